@@ -5,10 +5,13 @@ PY     := $(VENV)/bin/python
 UV     := $(VENV)/bin/uv
 RUN_ENV := $(VENV)/.run-ready
 DEV_ENV := $(VENV)/.dev-ready
-# As many test processes as there are cores, at most four.
-JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || echo $$n)
+# One test process more than there are cores, because tests also wait for servers; at most four.
+JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 3 ] && echo 4 || echo $$((n + 1)))
 UI_ENV := ui/node_modules/.ready
 VSCODE_ENV := editors/vscode/node_modules/.ready
+
+# Processes of the tests read the bytecode that others have written.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-fast test-plugins test-pythons coverage check fmt ui vscode screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit image cluster lock clean simulate-nodes
@@ -42,7 +45,7 @@ run: $(RUN_ENV) ## run the quickstart playbook on the embedded engine
 test: $(DEV_ENV) $(UI_ENV) $(VSCODE_ENV) ## the whole test suite; starts and stops its own Postgres, NATS and S3 servers, and a browser
 	@.ci/browser
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial and not transcript"
-	@$(PY) -m pytest -m serial
+	@$(PY) -m pytest -m serial $$(grep -rlw --include='test_*.py' mark.serial tests)
 
 test-fast: $(DEV_ENV) ## unit tests, without servers and browser
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not integration and not slow and not serial"

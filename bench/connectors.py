@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -67,14 +68,21 @@ def _transfer(source: dict[str, Any], target: dict[str, Any]) -> float:
     return asyncio.run(move())
 
 
+def plugin_environment(name: str) -> Path:
+    """The Python of the environment in which a plug-in is installed."""
+    sys.path[:0] = [str(ROOT / "plugins")]
+    found: Path = import_module("run_tests").environment(name)
+    return found
+
+
 # ── MySQL ────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
-def _mariadb() -> Iterator[str]:
+def mariadb() -> Iterator[str]:
     """A MariaDB; gives the URL of its database."""
     sys.path[:0] = [str(ROOT / "plugins" / "_servers")]
-    debian, mariadb = import_module("debian"), import_module("mariadb")
+    debian, server_files = import_module("debian"), import_module("mariadb")
 
     def answers() -> bool:
         with socket.socket() as probe:
@@ -86,25 +94,24 @@ def _mariadb() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="noetl-bench-") as name:
         folder = Path(name)
         server = debian.ServerProcess(
-            mariadb.command(debian.program("mariadbd", mariadb.PACKAGES), folder, port), folder
+            server_files.command(debian.program("mariadbd", server_files.PACKAGES), folder, port), folder
         )
         try:
             server.wait_until(answers)
-            yield f"mysql://{mariadb.USER}:{quote(mariadb.PASSWORD, safe='')}@127.0.0.1:{port}/noetl"
+            yield f"mysql://{server_files.USER}:{quote(server_files.PASSWORD, safe='')}@127.0.0.1:{port}/noetl"
         finally:
             server.stop()
 
 
 def measure_mysql(rows: int, repeats: int) -> Iterator[Measurement]:
     """Rows per second of the whole table to Parquet, and the CPU time of a row with the start of the process."""
-    sys.path[:0] = [str(ROOT / "plugins")]
     pythons = {
-        "noetl": import_module("run_tests").environment("mysql"),
+        "noetl": plugin_environment("mysql"),
         "connectorx": install(CONNECTORX),
         "dlt": install(DLT),
     }
     samples: dict[str, list[dict[str, float]]] = {engine: [] for engine in pythons}
-    with _mariadb() as url:
+    with mariadb() as url:
 
         def run(engine: str, method: str, *arguments: str) -> dict[str, float]:
             with tempfile.TemporaryDirectory(prefix="noetl-bench-") as folder:
@@ -216,7 +223,8 @@ def measure(rows: int = ROWS, repeats: int = REPEATS, parts: Sequence[str] = ())
 if __name__ == "__main__":
     if sys.argv[1:2] == ["one"]:
         elapsed = _run_one(sys.argv[2], sys.argv[3], json.loads(sys.argv[4]))
-        print(json.dumps({"seconds": elapsed, "rss_mb": round(peak_mb(), 1)}))
+        print(json.dumps({"seconds": elapsed, "rss_mb": round(peak_mb(), 1)}), flush=True)
+        os._exit(0)  # threads of obstore sometimes abort a process whose interpreter is being finalized
     else:
         numbers = [int(text) for text in sys.argv[1:] if text.isdigit()]
         for each in measure(*numbers, parts=[text for text in sys.argv[1:] if not text.isdigit()]):

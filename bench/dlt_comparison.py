@@ -1,6 +1,6 @@
 """NoETL beside dlt in one run: speed and peak memory of the same transfers, written to docs/comparison/dlt.md.
 
-Every measurement is taken in its own process; NoETL and dlt alternate. dlt uses its fastest back end (pyarrow).
+Every measurement is taken in its own process; NoETL and dlt alternate. dlt uses its pyarrow back end.
 
     python -m bench.dlt_comparison [ROWS] [REPEATS]
 """

@@ -24,6 +24,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
+from bench.connectors import mariadb, plugin_environment
 from devcluster import services
 
 LIMIT_MB = 300
@@ -42,6 +43,7 @@ class Inputs:
         self.out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="noetl-bench-")))
         self._stack = stack
         self._dsn: str | None = None
+        self._mysql: str | None = None
 
     def query(self, name: str, query: str, options: str = "") -> str:
         """A file with the rows of a query of DuckDB."""
@@ -107,6 +109,26 @@ class Inputs:
             self._dsn = self._stack.enter_context(services.Postgres(folder)).dsn()
         return {"kind": "postgres", "auth": self._dsn, **({"query": query} if query else {})}
 
+    def mysql(self, **fields: Any) -> dict[str, Any]:
+        """A MariaDB database, as a source or target."""
+        if self._mysql is None:
+            self._mysql = self._stack.enter_context(mariadb())
+        return {"kind": "mysql", "auth": self._mysql, **fields}
+
+    def compressed(self, name: str, path: str) -> str:
+        """A copy of a file, compressed as the name says."""
+        from noetl.data.compression import ENDINGS, Compressor
+
+        copy = self.folder / name
+        if not copy.exists():
+            compressor = Compressor(ENDINGS[name.rpartition(".")[2]])
+            with Path(path).open("rb") as file, Path(f"{copy}.part").open("wb") as out:
+                while block := file.read(1 << 20):
+                    out.write(compressor.write(block))
+                out.write(compressor.close())
+            Path(f"{copy}.part").rename(copy)
+        return str(copy)
+
     def served(self, path: str) -> str:
         """The address of a file, on a server of this process."""
         handler = partial(_Quiet, directory=str(Path(path).parent))
@@ -159,6 +181,18 @@ def _long_lines() -> Iterator[bytes]:
         yield b'{"id":%d,"v":"%s"}\n' % (n, b"x" * 4_000_000)
 
 
+def _endless_line() -> Iterator[bytes]:
+    yield b"id,note\n1,"
+    for _ in range(600):
+        yield b"0" * 1_000_000
+
+
+def _repeated() -> Iterator[bytes]:
+    yield b"id,note\n"
+    for _ in range(600):
+        yield (b"1," + b"0" * 96 + b"\n") * 10_000
+
+
 def _fixed() -> Iterator[bytes]:
     return (f"{n:<10}{'name ' + str(n):<30}{n * 3:>12}\n".encode() for n in range(3_000_000))
 
@@ -208,6 +242,7 @@ class Case(NamedTuple):
     title: str
     task: Callable[[Inputs], dict[str, Any]]
     query: str = ""  # the format in which `noetl query` exports the result, which is then measured
+    plugin: str = ""  # in whose environment it is run
 
 
 def _copy(
@@ -244,6 +279,31 @@ def _pg(inputs: Inputs) -> dict[str, Any]:
     return {**inputs.postgres(), "table": "t", "mode": "replace"}
 
 
+def _quarantined(
+    quarantine: Callable[[Inputs], dict[str, Any]], *targets: Callable[[Inputs], dict[str, Any]]
+) -> Callable[[Inputs], dict[str, Any]]:
+    """A transfer with 1,000,000 bad rows of 2,000,000."""
+    copy = _copy(_file(lambda i: i.file("bad.csv", _bad_csv), types={"amount": "double"}), *targets or (_parquet,))
+    return lambda inputs: {**copy(inputs), "bad_rows": "quarantine", "quarantine": quarantine(inputs)}
+
+
+def _sqlite(inputs: Inputs) -> dict[str, Any]:
+    return {"kind": "sqlite", "file": str(inputs.out / "out.sqlite"), "table": "t"}
+
+
+def _delta(inputs: Inputs) -> dict[str, Any]:
+    return {"kind": "delta", "uri": str(inputs.out / "lake"), "mode": "append"}
+
+
+def _iceberg(inputs: Inputs) -> dict[str, Any]:
+    catalog = {"type": "sql", "uri": f"sqlite:///{inputs.out}/catalog.db", "warehouse": f"file://{inputs.out}/lake"}
+    return {"kind": "iceberg", "catalog": catalog, "table": "shop.orders", "mode": "append"}
+
+
+def _divided(inputs: Inputs) -> dict[str, Any]:
+    return {**inputs.database("narrow.duckdb", NARROW), "table": None, "query": "SELECT *, id % 200 AS p FROM t"}
+
+
 def narrow(inputs: Inputs) -> str:
     """A CSV file of 4,000,000 rows."""
     return inputs.query("narrow.csv", NARROW, "FORMAT csv, HEADER")
@@ -278,7 +338,27 @@ CASES = {
     "csv-values-postgres": Case("CSV, values of 1 MB, to PostgreSQL", _copy(_file(lambda i: i.query("values.csv", BIG_VALUES, "FORMAT csv, HEADER")), _pg)),
     "csv-gz": Case("CSV in gzip", _copy(_file(lambda i: i.query("narrow.csv.gz", NARROW, "FORMAT csv, HEADER, COMPRESSION gzip")), _parquet)),
     "csv-zst": Case("CSV in zstd", _copy(_file(lambda i: i.query("narrow.csv.zst", NARROW, "FORMAT csv, HEADER, COMPRESSION zstd")), _parquet)),
-    "csv-bad": Case("CSV, 1,000,000 of 2,000,000 rows in quarantine", _copy(_file(lambda i: i.file("bad.csv", _bad_csv), types={"amount": "double"}), _parquet, bad_rows="quarantine", quarantine={"kind": "file", "path": "/tmp/noetl-bench-bad.parquet"})),
+    "csv-bad": Case("1,000,000 of 2,000,000 rows in quarantine, Parquet", _quarantined(lambda i: i.target("bad.parquet"))),
+    "csv-bad-csv": Case("the same, quarantine in CSV", _quarantined(lambda i: i.target("bad.csv"))),
+    "csv-bad-postgres": Case("the same, quarantine in PostgreSQL", _quarantined(lambda i: {**i.postgres(), "table": "bad"})),
+    "csv-bad-duckdb": Case("the same, quarantine in DuckDB", _quarantined(lambda i: i.duckdb("bad"))),
+    "csv-bad-sqlite": Case("the same, quarantine in SQLite", _quarantined(_sqlite)),
+    "csv-bz2": Case("CSV in bzip2", _copy(_file(lambda i: i.compressed("narrow.csv.bz2", narrow(i))), _parquet)),
+    "csv-repeated-gz": Case("CSV of 600 MB with one repeated row, in gzip", _copy(_file(lambda i: i.compressed("repeated.csv.gz", i.file("repeated.csv", _repeated))), _parquet)),
+    "csv-line-gz": Case("CSV with one line of 600 MB in gzip, refused", _copy(_file(lambda i: i.compressed("line.csv.gz", i.file("line.csv", _endless_line))), _parquet)),
+    "jsonl-gz": Case("JSON lines in gzip", _copy(_file(lambda i: i.compressed("rows.jsonl.gz", i.file("rows.jsonl", lambda: _lines(_json_rows(800_000))))), _parquet)),
+    "fixed-gz": Case("fixed width in gzip", _copy(_file(lambda i: i.compressed("rows.txt.gz", i.file("rows.txt", _fixed)), format="fixed", widths={"id": 10, "name": 30, "n": 12}), _parquet)),
+    "mysql": Case("MySQL to Parquet, 4,000,000 rows", _copy(lambda i: i.mysql(query="SELECT seq AS id, concat('name ', seq) AS name, seq * 1.5e0 AS price, md5(seq) AS hash FROM seq_1_to_4000000"), _parquet), plugin="mysql"),
+    "mysql-columns": Case("MySQL, 1,000 columns, to Parquet", _copy(lambda i: i.mysql(query=f"SELECT {', '.join(f'seq + {n} AS c{n}' for n in range(1000))} FROM seq_1_to_20000"), _parquet), plugin="mysql"),
+    "mysql-values": Case("MySQL, values of 1 MB, to Parquet", _copy(lambda i: i.mysql(query="SELECT seq AS id, repeat('x', 1000000) AS v FROM seq_1_to_500"), _parquet), plugin="mysql"),
+    "mysql-target": Case("Parquet, 1,000,000 rows, to MySQL", _copy(_file(lambda i: i.query("million.parquet", NARROW.replace("4000000", "1000000"), "FORMAT parquet")), lambda i: i.mysql(table="t", mode="replace")), plugin="mysql"),
+    "mysql-target-values": Case("SQLite, values of 1 MB, to MySQL", _copy(lambda i: i.sqlite("values.sqlite", 500, 1_000_000), lambda i: i.mysql(table="t", mode="replace")), plugin="mysql"),
+    "delta": Case("Parquet to Delta Lake", _copy(_file(narrow_parquet), _delta), plugin="lakehouse"),
+    "delta-partitions": Case("200 partitions of Delta Lake", _copy(_divided, lambda i: {**_delta(i), "partition_by": ["p"]}), plugin="lakehouse"),
+    "delta-values": Case("SQLite, values of 1 MB, to Delta Lake", _copy(lambda i: i.sqlite("values.sqlite", 500, 1_000_000), _delta), plugin="lakehouse"),
+    "iceberg": Case("Parquet to Iceberg", _copy(_file(narrow_parquet), _iceberg), plugin="lakehouse"),
+    "iceberg-partitions": Case("200 partitions of Iceberg", _copy(_divided, lambda i: {**_iceberg(i), "partition_by": ["p"]}), plugin="lakehouse"),
+    "iceberg-values": Case("SQLite, values of 1 MB, to Iceberg", _copy(lambda i: i.sqlite("values.sqlite", 500, 1_000_000), _iceberg), plugin="lakehouse"),
     "csv-bad-target": Case("CSV, 1,000,000 rows rejected by the target", lambda i: {"source": {"kind": "file", "path": i.file("bad.csv", _bad_csv), "types": {"amount": "text"}}, "targets": [i.target("out.parquet", mapping={"id": "id", "amount": "amount"}, schema="freeze")], "bad_rows": "quarantine", "quarantine": {"kind": "file", "path": str(i.out / "bad.parquet")}}),
     "jsonl": Case("JSON lines", _copy(_file(lambda i: i.file("rows.jsonl", lambda: _lines(_json_rows(800_000)))), _parquet)),
     "jsonl-tables": Case("JSON lines, `nested: tables`, to DuckDB", _copy(_file(lambda i: i.file("some.jsonl", lambda: _lines(_json_rows(150_000)))), lambda i: i.duckdb(nested="tables"))),
@@ -294,12 +374,12 @@ CASES = {
     "parquet-duckdb": Case("Parquet to DuckDB", _copy(_file(narrow_parquet), _duckdb)),
     "parquet-postgres": Case("Parquet to PostgreSQL", _copy(_file(narrow_parquet), _pg)),
     "parquet-csv": Case("Parquet to CSV", _copy(_file(narrow_parquet), _csv)),
-    "parquet-sqlite": Case("Parquet to SQLite", _copy(_file(narrow_parquet), lambda i: {"kind": "sqlite", "file": str(i.out / "out.sqlite"), "table": "t"})),
+    "parquet-sqlite": Case("Parquet to SQLite", _copy(_file(narrow_parquet), _sqlite)),
     "evolve": Case("`schema: evolve`, Parquet to Parquet", _copy(_file(narrow_parquet), lambda i: i.target("out.parquet", schema="evolve"))),
     "evolve-values": Case("`schema: evolve`, values of 1 MB", _copy(_file(lambda i: i.query("values.parquet", BIG_VALUES, "FORMAT parquet")), lambda i: i.target("out.parquet", schema="evolve"))),
     "upsert-duckdb": Case("upsert of 4,000,000 rows into DuckDB", _copy(_file(narrow_parquet), lambda i: i.duckdb(mode="upsert", key="id"))),
     "upsert-postgres": Case("upsert of 4,000,000 rows into PostgreSQL", _copy(_file(narrow_parquet), lambda i: {**i.postgres(), "table": "u", "mode": "upsert", "key": "id"})),
-    "upsert-sqlite": Case("upsert of 4,000,000 rows into SQLite", _copy(_file(narrow_parquet), lambda i: {"kind": "sqlite", "file": str(i.out / "out.sqlite"), "table": "t", "mode": "upsert", "key": "id"})),
+    "upsert-sqlite": Case("upsert of 4,000,000 rows into SQLite", _copy(_file(narrow_parquet), lambda i: {**_sqlite(i), "mode": "upsert", "key": "id"})),
     "partitions": Case("`partition_by` with 8,000 partitions", _copy(lambda i: {**i.database("narrow.duckdb", NARROW), "table": None, "query": "SELECT *, id % 8000 AS p FROM t"}, lambda i: i.target("parts", partition_by=["p"], format="parquet"))),
     "duckdb": Case("DuckDB to Parquet", _copy(lambda i: i.database("narrow.duckdb", NARROW), _parquet)),
     "duckdb-columns": Case("DuckDB, 1,000 columns, to Parquet", _copy(lambda i: i.database("columns.duckdb", COLUMNS_1000), _parquet)),
@@ -386,7 +466,8 @@ def measure_case(case: Case, inputs: Inputs) -> Taken:
     """Run a case in its own process."""
     file = inputs.out / "playbook.yaml"
     file.write_text(playbook(case.task(inputs)))
-    noetl = str(Path(sys.executable).with_name("noetl"))
+    python = plugin_environment(case.plugin) if case.plugin else Path(sys.executable)
+    noetl = str(python.with_name("noetl"))
     if not case.query:
         return run([noetl, "run", "-q", "--store", "memory:", str(file)], inputs.out)
     first = run([noetl, "run", "-q", str(file)], inputs.out)

@@ -144,7 +144,7 @@ class Postgres(Server):
             "max_connections": "200",
             "shared_buffers": "128MB",
             "max_wal_size": "4GB",
-            **({} if durable else {"fsync": "off", "full_page_writes": "off"}),
+            **({} if durable else {"fsync": "off", "full_page_writes": "off", "scram_iterations": "1"}),
             **(settings or {}),
         }
 
@@ -208,7 +208,8 @@ class Postgres(Server):
         self._give_away(secret)
         subprocess.run(
             [binaries / "initdb", "-D", data, "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync",
-             "--auth=scram-sha-256", "--pwfile", secret],
+             "--auth=scram-sha-256", "--pwfile", secret,
+             "-c", f"scram_iterations={self.settings.get('scram_iterations', 4096)}"],
             check=True, capture_output=True, cwd="/", env=plain_environment(), **self._identity,
         )  # fmt: skip
         secret.unlink()

@@ -52,10 +52,9 @@ def fresh_database(info: Mapping[str, Any]) -> Iterator[str]:
     name = f"t_{secrets.token_hex(8)}"
     with psycopg.connect(postgres_dsn(info), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} STRATEGY file_copy")
-    try:
-        yield postgres_dsn(info, name)
-    finally:
-        with psycopg.connect(postgres_dsn(info), autocommit=True) as connection:
+        try:
+            yield postgres_dsn(info, name)
+        finally:
             connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 

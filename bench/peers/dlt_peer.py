@@ -1,4 +1,4 @@
-"""dlt: a Postgres table to DuckDB, Parquet and Postgres, with the fastest back end (pyarrow)."""
+"""dlt: a Postgres table to DuckDB, Parquet and Postgres, with its pyarrow back end."""
 
 from __future__ import annotations
 

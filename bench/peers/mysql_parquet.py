@@ -24,7 +24,7 @@ def with_connectorx(url: str, table: str, folder: Path) -> None:
 
 
 def with_dlt(url: str, table: str, folder: Path) -> None:
-    """A pipeline with the fastest back end."""
+    """A pipeline with the pyarrow back end."""
     os.environ.update(RUNTIME__DLTHUB_TELEMETRY="false", RUNTIME__LOG_LEVEL="ERROR", DLT_DATA_DIR=str(folder))
     os.environ["DESTINATION__FILESYSTEM__BUCKET_URL"] = f"file://{folder}/out"
     import dlt

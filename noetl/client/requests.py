@@ -74,7 +74,9 @@ def execution_path(execution_id: str) -> str:
 
 
 def item_path(collection: str, name: str) -> str:
-    """The path of a member of a collection."""
+    """The path of a member of a collection; no name has a slash."""
+    if "/" in name:
+        raise NotFound(f"{name!r} is not in {collection}: a name has no `/`")
     return f"/api/{collection}/{quote(name, safe='')}"
 
 

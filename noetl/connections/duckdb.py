@@ -18,7 +18,7 @@ from noetl.data.duckdb_files import literal
 from noetl.data.duckdb_results import exact_parts
 from noetl.data.sql import Bound, quote_column, tokens
 from noetl.runtime.resources import per_loop
-from noetl.runtime.threads import in_thread
+from noetl.runtime.threads import in_thread, open_in_thread
 
 MEMORY = ":memory:"
 LINGER = 0.3  # seconds a file stays open after its last call
@@ -99,10 +99,10 @@ class Database:
         while self._instance is None:
             try:
                 if row_group is not None:
-                    self._instance = await asyncio.to_thread(_attached, self.path, row_group)
+                    self._instance = await open_in_thread(lambda: _attached(self.path, row_group), _close)
                 self.row_group = None if self._instance is None else row_group
                 if self._instance is None:
-                    self._instance = await asyncio.to_thread(connect, self.path, self.read_only)
+                    self._instance = await open_in_thread(lambda: connect(self.path, self.read_only), _close)
             except duckdb.Error as problem:
                 if not _is_locked(problem) or asyncio.get_running_loop().time() > deadline:
                     raise
@@ -152,6 +152,11 @@ def _attached(path: str, row_group: int) -> Any:
         instance.close()
         raise
     return instance
+
+
+def _close(instance: Any) -> None:
+    if instance is not None:
+        instance.close()
 
 
 def _catalog(path: str) -> str:

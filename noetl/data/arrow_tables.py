@@ -91,10 +91,16 @@ class SeenColumns:
             column = self._columns.setdefault(name, _SeenValues())
             column.add([row.get(name) for row in rows])
 
-    def schema(self, first: Sequence[str] = (), last: Sequence[str] = ()) -> Any:
-        """The schema of all rows, with some columns before the others, and some after them."""
+    def schema(self, first: Sequence[str] = (), last: Sequence[str] = (), *, untyped: bool = False) -> Any:
+        """The schema of all rows, with some columns before the others, and some after them.
+
+        A column without a value is text, or has no type if `untyped`."""
+        import pyarrow as pa
+
         names = list(dict.fromkeys([*first, *self._columns, *last]))
-        return schema_of(names, [self._columns.get(name, _SeenValues()).type() for name in names])
+        empty = ColumnType(pa.null() if untyped else pa.string())
+        seen = [self._columns.get(name) for name in names]
+        return schema_of(names, [empty if each is None else each.type() or empty for each in seen])
 
 
 class _SeenValues:
@@ -114,11 +120,14 @@ class _SeenValues:
         if not kinds <= _JSON_TYPES:
             self._others += values
 
-    def type(self) -> ColumnType:
+    def type(self) -> ColumnType | None:
+        """The type that holds the values; None if there is none."""
         import pyarrow as pa
 
         kinds = self._kinds
-        if not kinds or kinds == {str}:
+        if not kinds:
+            return None
+        if kinds == {str}:
             return ColumnType(pa.string())
         if kinds == {bool}:
             return ColumnType(pa.bool_())
@@ -142,8 +151,13 @@ def joined_field(old: Any, new: Any) -> Any:
     """A column that holds the values of two inferred columns of plain data."""
     import pyarrow as pa
 
-    if old.equals(new, check_metadata=True) or meaning_of(old) == "json":
+    if old.equals(new, check_metadata=True) or pa.types.is_null(new.type):
         return old
+    if pa.types.is_null(old.type):
+        return new
+    if "json" in (meaning_of(old), meaning_of(new)):
+        texts = any(is_mixed(each) or (pa.types.is_string(each.type) and not meaning_of(each)) for each in (old, new))
+        return schema_of([old.name], [ColumnType(pa.string(), "json", mixed=texts)]).field(0)
     numbers = (pa.int64(), pa.float64())
     if old.type in numbers and new.type in numbers:
         return pa.field(old.name, pa.float64())
@@ -151,9 +165,7 @@ def joined_field(old: Any, new: Any) -> Any:
         (meaning_of(old) and new.type in numbers) or (meaning_of(new) and old.type in numbers)
     ):
         return pa.field(old.name, pa.string(), metadata={"noetl": "number"})
-    if pa.types.is_string(old.type) and meaning_of(old) is None:
-        return old
-    return new if meaning_of(new) == "json" else pa.field(old.name, pa.string())
+    return pa.field(old.name, pa.string())
 
 
 def batch_of_mappings(rows: Sequence[Mapping[str, Any]], schema: Any, *, plain: bool = False) -> Any:

@@ -8,24 +8,29 @@ a line that does not fit is an error; and in JSON every row is looked at first, 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import glob
+import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from noetl.data.csv_text import csv_reader
+from noetl.data.csv_text import LongLine, csv_reader, text_lines
+from noetl.data.json_kinds import WITHOUT_MAPS, changed_columns, narrowed
 from noetl.data.sql import quote_column
 
 ROWS_KEYS = ("rows", "data", "items", "results")  # the default key of a document's rows
 DELIMITERS = ",;\t|"
 _SHAPES = {"json": "auto", "jsonl": "newline_delimited"}
 LARGEST_OBJECT, SMALLEST_BUFFER = 1 << 30, 1 << 16
+LONGEST_LINE = 64 << 20  # of JSON lines, which need about ten times the memory
 CSV_BUFFER = 8_000_000  # bytes; DuckDB's own is 32 MB for each thread
 SAMPLE_ROWS, SAMPLE_BYTES = 20_480, 32 << 20  # rows by which DuckDB detects types, and what it holds for that
 BATCH_BYTES = 4 << 20
 BLANK_BYTES = 4096  # a file with more is read
+HEAD_BYTES = 1 << 16  # in which the names end, if they have line breaks
 
 
 def literal(text: str) -> str:
@@ -71,7 +76,7 @@ _TIMESTAMP = (
 )
 _TEXTS = {
     "BIGINT": "regexp_matches({c}, '^[+-]?0[0-9xXbB]')",  # 007, 0x10
-    "DOUBLE": "regexp_matches({c}, '^[+-]?0[0-9]')",
+    "DOUBLE": "regexp_matches({c}, '^[+-]?0[0-9xXbB]')",
     "BOOLEAN": "lower({c}) IN ('t', 'f', 'y', 'n', 'yes', 'no', '1', '0', 'on', 'off')",
     "DATE": f"CASE WHEN {{c}} LIKE '____-__-__' THEN false ELSE {_DAY_FIRST} OR lower({{c}}) IN {_NO_DATES} END",
     "TIME": _FINE, "TIMESTAMP": _TIMESTAMP, "TIMESTAMP WITH TIME ZONE": _TIMESTAMP,
@@ -129,13 +134,26 @@ def csv_call(
 
 
 def delimiter_of(path: str) -> str:
-    """What separates the names in the first line: the most frequent of the usual ones, outside of quotes."""
+    """What separates the names in the first line: of the usual ones outside of quotes that which divides the next lines
+    in the same way, otherwise the most frequent one."""
     found = sorted(glob.glob(path)) if any(mark in path for mark in "*?[") else [path]
     if path.lower().endswith(".tsv") or not found or not Path(found[0]).is_file():
         return "\t" if path.lower().endswith(".tsv") else ","
     line = _head(found[0]).decode("utf-8", "replace")
     outside = "".join(line.split('"')[::2])
-    return max(DELIMITERS, key=outside.count)
+    used = [each for each in DELIMITERS if each in outside] or [","]
+    if len(used) == 1:
+        return used[0]
+    start = _start(found[0], HEAD_BYTES).rpartition(b"\n")[0].decode("utf-8-sig", "replace")
+    return max(used, key=lambda each: (_divides(start, each), outside.count(each)))
+
+
+def _divides(text: str, delimiter: str) -> bool:
+    """Whether a delimiter divides the lines of a text in the same number of values."""
+    try:
+        return len({len(row) for row in csv_reader(io.StringIO(text, newline=""), delimiter) if row}) == 1
+    except csv.Error:
+        return False
 
 
 _WRONG_VALUE = re.compile(
@@ -188,23 +206,39 @@ def different(first: str, other: str) -> str:
 
 
 def _head(path: str | Path) -> bytes:
+    """The first line that is not empty, or several if a name with quotes has line breaks."""
     with Path(path).open("rb") as file:
-        return file.readline(1 << 20)
+        line = file.readline(1 << 20)
+        while line and not line.strip(b"\r\n"):
+            line = file.readline(1 << 20)
+        head = line
+        while head.count(b'"') % 2 and len(head) < HEAD_BYTES and (more := file.readline(HEAD_BYTES)):
+            head += more
+    return head if head.count(b'"') % 2 == 0 else line
+
+
+def begins_blank(path: str) -> bool:
+    """Whether a file has empty lines before the names of its columns: DuckDB would read the names as values."""
+    return any(_start(each, 4).removeprefix(codecs.BOM_UTF8)[:1] in (b"\r", b"\n") for each in found_files(path))
+
+
+def _start(path: str | Path, size: int) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(size)
 
 
 def first_line(path: str | Path, delimiter: str) -> list[str]:
     """The names of the columns of a CSV file."""
     try:
         with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            return next(csv_reader(file, delimiter), [])
-    except csv.Error:  # a quote that is not closed
+            return next((row for row in csv_reader(text_lines(file), delimiter) if row), [])
+    except (csv.Error, LongLine):  # a quote that is not closed, or no text
         return _head(path).decode("utf-8", "replace").strip().split(delimiter)
 
 
 def is_blank(path: str | Path) -> bool:
     """Whether a file has nothing but line breaks, and so no names of columns."""
-    with Path(path).open("rb") as file:
-        start = file.read(BLANK_BYTES + 1)
+    start = _start(path, BLANK_BYTES + 1)
     return len(start) <= BLANK_BYTES and not start.removeprefix(b"\xef\xbb\xbf").strip(b"\r\n ")
 
 
@@ -212,15 +246,18 @@ def _wrong_line(path: str) -> str | None:
     """The first line that is not UTF-8, not CSV, or has more or fewer values than the first one."""
     before = 0
     with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        lines = csv_reader(file, delimiter_of(path), strict=True)
+        lines = csv_reader(text_lines(file), delimiter_of(path), strict=True)
         try:
-            width, before = len(next(lines, [])), lines.line_num
+            width = 0
             for row in lines:
                 if any(not value.isascii() and not _is_unicode(value) for value in row):
-                    return f"line {lines.line_num} is not UTF-8: convert the file to UTF-8"
+                    return f"line {lines.line_num} is not UTF-8: set `encoding` in the source (latin-1, utf-16, ...)"
+                width = width or len(row)
                 if row and len(row) != width:
                     return f"line {lines.line_num} has {len(row)} values, the first line has {width}"
                 before = lines.line_num
+        except LongLine:
+            return None
         except csv.Error as wrong:
             if "field limit" in str(wrong):  # of Python, not of the file
                 return None
@@ -242,10 +279,10 @@ def json_query(
 ) -> tuple[str, set[str]]:
     """The query that gives the rows of JSON: the objects of a list (at `steps` inside the document) or of lines.
 
-    The second value has its columns of numbers that are read as text, because an integer is too large for a double.
+    The second value has its columns of numbers that are read as text, because an integer is no double.
     Called in a thread: it looks through the file for the columns."""
     place, shape = literal(path), f"format='{_SHAPES[format]}', maximum_object_size={_largest_object(path, format)}"
-    source = f"read_json_auto({place}, {shape}, sample_size=-1)"
+    source = f"read_json_auto({place}, {shape}, sample_size=-1, {WITHOUT_MAPS})"
     inner = ".".join(quote_column(step) for step in steps)
     rows = f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {source})" if steps else f"FROM {source}"
     if steps and not cursor.execute(f"SELECT 1 FROM (SELECT unnest({inner}) AS item FROM {source}) LIMIT 1").fetchall():
@@ -259,17 +296,21 @@ def json_query(
     if [name for name, *_ in described] == ["json"]:
         return (f"SELECT * {rows}" if not steps else rows), set()  # no objects
     _check_case(cursor, place, shape, steps, [name for name, *_ in described])
-    large = _large_numbers(cursor, rows, [name for name, kind, *_ in described if kind == "DOUBLE"], types or {})
-    kinds = {name: "VARCHAR" if name in large else _kind(kind) for name, kind, *_ in described}
-    known = kinds | dict(types or {})
-    if not steps:
-        columns = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in known.items())
-        return f"SELECT * FROM read_json({place}, {shape}, columns={{{columns}}})", large
-    kind = f"STRUCT({', '.join(f'{quote_column(name)} {kind}' for name, kind in known.items())})[]"
-    for step in reversed(steps[1:]):
-        kind = f"STRUCT({quote_column(step)} {kind})"
-    whole = f"read_json({place}, {shape}, columns={{{literal(steps[0])}: {literal(kind)}}})"
-    return f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {whole})", large
+
+    def typed(known: Mapping[str, str]) -> str:
+        if not steps:
+            columns = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in known.items())
+            return f"SELECT * FROM read_json({place}, {shape}, columns={{{columns}}})"
+        kind = f"STRUCT({', '.join(f'{quote_column(name)} {kind}' for name, kind in known.items())})[]"
+        for step in reversed(steps[1:]):
+            kind = f"STRUCT({quote_column(step)} {kind})"
+        whole = f"read_json({place}, {shape}, columns={{{literal(steps[0])}: {literal(kind)}}})"
+        return f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {whole})"
+
+    given = types or {}
+    kinds = narrowed(cursor, {name: _kind(kind) for name, kind, *_ in described}, rows)
+    texts, numbers = changed_columns(cursor, typed, {name: kind for name, kind in kinds.items() if name not in given})
+    return typed(kinds | dict.fromkeys(texts | numbers, "VARCHAR") | dict(given)), numbers
 
 
 def _check_case(cursor: Any, place: str, shape: str, steps: list[str], names: list[str]) -> None:
@@ -327,23 +368,18 @@ def _largest_object(path: str, format: str) -> int:
 
 def _longest_line(path: Path) -> int:
     """The length of the longest line, rounded up to a block."""
-    longest = carried = 0
+    longest = carried = lines = 0
     with path.open("rb") as file:
         while block := file.read(SMALLEST_BUFFER):
             first, last = block.find(b"\n"), block.rfind(b"\n")
             longest = max(longest, len(block), carried + (first if first >= 0 else len(block)))
+            if longest > LONGEST_LINE:
+                from duckdb import InvalidInputException
+
+                raise InvalidInputException(f"{path}: line {lines + 1:,} has more than {LONGEST_LINE >> 20} MB")
             carried = carried + len(block) if last < 0 else len(block) - last
+            lines += block.count(b"\n")
     return longest
-
-
-def _large_numbers(cursor: Any, rows: str, names: list[str], types: Mapping[str, str]) -> set[str]:
-    """The columns of doubles that have integers of more than 64 bits."""
-    names = [name for name in names if name not in types]
-    if not names:
-        return set()
-    columns = ", ".join(f"max(abs({quote_column(name)}))" for name in names)
-    found = cursor.execute(f"SELECT {columns} FROM ({rows})").fetchall()[0]
-    return {name for name, largest in zip(names, found, strict=True) if largest is not None and largest >= 2.0**63}
 
 
 def _is_object(path: str) -> bool:

@@ -19,20 +19,21 @@ import msgspec
 
 from noetl.data.arrow_tables import meaning_of, rows_of
 from noetl.data.column_profiles import column_profiles
-from noetl.data.duckdb_files import ROWS_KEYS, csv_call, literal
+from noetl.data.duckdb_files import ROWS_KEYS, csv_query, literal
 from noetl.data.duckdb_results import csv_columns, exact_parts
+from noetl.data.row_columns import RowColumns
 from noetl.data.sql import quote_column
 from noetl.errors import RequestRefused, StoreUnavailable
 from noetl.runtime.temporary_folders import TemporaryFolder
 
 LOAD_MEMORY, MEMORY = "128MB", "512MB"  # while tables are filled, and of a query
+LONG_LINE = 8 << 20  # bytes of a row that is not read with the memory of other tables
 DISK = "4GB"  # for what does not fit into memory
 SECONDS = 60.0
 MAX_TEXT = 100_000  # characters of a statement
 Export = Literal["csv", "parquet", "json"]
 _EXPORTS = {"csv": "FORMAT csv, HEADER", "parquet": "FORMAT parquet", "json": "FORMAT json, ARRAY true"}
-_SUFFIXES = {"parquet": "parquet", "arrow": "arrow", "csv": "csv", "jsonl": "jsonl"}
-_JSON_LINES = "format='newline_delimited', sample_size=-1, maximum_object_size=33554432"
+_SUFFIXES = {"parquet": "parquet", "arrow": "arrow", "csv": "csv"}
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -91,38 +92,73 @@ class ResultTables:
                 file.write(chunk)
         await asyncio.to_thread(self._add_file, table, path, format)
 
-    async def add_rows(self, table: tuple[str, str], rows: AsyncIterator[Any]) -> None:
-        """Add rows as a table."""
-        path, wide = self._new_file("jsonl"), _WideIntegers()
-        empty = True
+    async def add_rows(self, table: tuple[str, str], rows: AsyncIterator[Any], names: Sequence[str] = ()) -> None:
+        """Add rows as a table; `names` are its columns if there are none."""
+        path, columns = self._new_file("jsonl"), RowColumns()
         with path.open("wb") as file:
             async for row in rows:
-                file.write(self._line(row, wide))
-                empty = False
-        if empty:
-            self.add_value(table, [])
+                file.write(self._line(row, columns))
+        if path.stat().st_size:
+            await asyncio.to_thread(self._add_lines, table, path, columns)
         else:
-            await asyncio.to_thread(self._add_file, table, path, "jsonl", wide)
+            await asyncio.to_thread(self._add_empty, table, names)
 
     def add_value(self, table: tuple[str, str], value: Any) -> None:
         """Add a value as a table: a list of rows, a document with `rows`, or one row."""
         rows, names = _rows_in(value)
         if not rows:
-            columns = ", ".join(f"{quote_column(name)} VARCHAR" for name in names or ["value"])
-            self._db.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_column(table[0])}")
-            self._db.execute(f"CREATE TABLE {quote_column(table[0])}.{quote_column(table[1])} ({columns})")
+            self._add_empty(table, names)
             return
-        path, wide = self._new_file("jsonl"), _WideIntegers()
+        path, columns = self._new_file("jsonl"), RowColumns()
         with path.open("wb") as file:
-            file.writelines(self._line(row, wide) for row in rows)
-        self._add_file(table, path, "jsonl", wide)
+            file.writelines(self._line(row, columns) for row in rows)
+        self._add_lines(table, path, columns)
 
-    def _line(self, row: Any, wide: _WideIntegers) -> bytes:
+    def _line(self, row: Any, columns: RowColumns) -> bytes:
         if not isinstance(row, Mapping):
             if self._only_objects:
                 raise QueryFailed("the result is not a list of objects; only tables are sorted and queried")
             row = {"value": row}
-        return _encode(wide.seen(row)) + b"\n"
+        line: bytes = _encode(columns.seen(row)) + b"\n"
+        columns.longest = max(columns.longest, len(line))
+        return line
+
+    def _add_empty(self, table: tuple[str, str], names: Sequence[str]) -> None:
+        columns = ", ".join(f"{quote_column(name)} VARCHAR" for name in RowColumns(names or ["value"]).names)
+        with self._creating(table) as place:
+            self._db.execute(f"CREATE TABLE {place} ({columns})")
+
+    def _add_lines(self, table: tuple[str, str], path: Path, columns: RowColumns) -> None:
+        with self._creating(table) as place:
+            if columns.longest > LONG_LINE:
+                self._db.execute(f"SET memory_limit = '{MEMORY}'")
+            self._db.execute(f"CREATE TABLE {place} AS {columns.query(self._db, path)}")
+        path.unlink()
+
+    def _add_file(self, table: tuple[str, str], path: Path, format: str) -> None:
+        """Parquet is read where it is; CSV is read once, which also finds its types."""
+        with self._creating(table) as place:
+            if format == "csv":
+                self._db.execute(f"CREATE TABLE {place} AS {csv_query(self._db, str(path))[0]}")
+                path.unlink()
+            else:
+                file = path if format == "parquet" else _as_parquet(path)
+                self._db.execute(f"CREATE VIEW {place} AS SELECT * FROM read_parquet({literal(str(file))})")
+
+    @contextmanager
+    def _creating(self, table: tuple[str, str]) -> Iterator[str]:
+        """The name of a new table in SQL; QueryFailed if it cannot be created."""
+        schema, name = map(quote_column, table)
+        try:
+            self._db.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            yield f"{schema}.{name}"
+        except self._errors as problem:
+            raise QueryFailed(f"{'.'.join(table)} cannot be read as a table: {self._told(problem)}") from None
+
+    def _told(self, problem: Exception) -> str:
+        """The message of DuckDB without the places of files and the options of their readers."""
+        text = str(problem).partition("\nTry setting 'auto_detect'")[0].partition("\n\nLINE 1:")[0]
+        return text.replace(f"{self.folder}/", "")
 
     def lock(self) -> None:
         """Forbid access to everything but the files of the results, for good."""
@@ -136,39 +172,6 @@ class ResultTables:
     def _new_file(self, suffix: str) -> Path:
         self._files += 1
         return self.folder / f"r{self._files}.{suffix}"
-
-    def _add_file(self, table: tuple[str, str], path: Path, format: str, wide: _WideIntegers | None = None) -> None:
-        """Parquet is read where it is; other formats are read once, which also finds their types."""
-        schema, name = map(quote_column, table)
-        try:
-            self._db.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-            if format in ("parquet", "arrow"):
-                place = path if format == "parquet" else _as_parquet(path)
-                self._db.execute(f"CREATE VIEW {schema}.{name} AS SELECT * FROM read_parquet({literal(str(place))})")
-                return
-            source = csv_call(str(path)) if format == "csv" else self._json_call(path, wide)
-            self._db.execute(f"CREATE TABLE {schema}.{name} AS SELECT * FROM {source}")
-            path.unlink()
-        except self._errors as problem:
-            raise QueryFailed(f"{'.'.join(table)} cannot be read as a table: {problem}") from None
-
-    def _json_call(self, path: Path, wide: _WideIntegers | None) -> str:
-        """The table function of a file of JSON lines; integers that DuckDB reads as doubles keep their digits."""
-        call = f"read_json_auto({literal(str(path))}, {_JSON_LINES}"
-        try:
-            found = self._db.execute(f"DESCRIBE SELECT * FROM {call})").fetchall()
-        except self._errors as problem:
-            if "Duplicate name" not in str(problem):
-                raise
-            call += ", maximum_depth=1"  # objects whose keys differ only in case are no structures, but JSON
-            found = self._db.execute(f"DESCRIBE SELECT * FROM {call})").fetchall()
-        known = wide.types if wide else {}
-        if not known:
-            return f"{call})"
-        types = (
-            (name, known.get(name, kind) if kind == "DOUBLE" or kind[-1] in "])" else kind) for name, kind, *_ in found
-        )
-        return f"{call}, columns={{{', '.join(f'{quote_column(name)}: {literal(kind)}' for name, kind in types)}}})"
 
     # ── queries ─────────────────────────────────────────────────────────────────────────
 
@@ -226,49 +229,6 @@ class ResultTables:
             raise QueryFailed(f"the query: {problem}".replace(f"{self.folder}/", "")) from None
         finally:
             timer.cancel()
-
-
-class _WideIntegers:
-    """Columns with integers that do not fit into 64 bits, and the types that hold them; names that differ in case."""
-
-    def __init__(self) -> None:
-        self.types: dict[str, str] = {}
-        self._names: dict[str, str] = {}  # of keys, as columns: DuckDB does not distinguish Name and name
-        self._taken: set[str] = set()
-        self._renamed = False
-
-    def seen(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The row, with other names for keys that differ from earlier ones only in case."""
-        for name, value in row.items():
-            if name not in self._names:
-                self._add(name)
-            if type(value) is int and not -(2**63) <= value < 2**63:
-                column = self._names[name]
-                exact = abs(value) < 10**38 and self.types.get(column) != "VARCHAR"
-                self.types[column] = "DECIMAL(38,0)" if exact else "VARCHAR"
-            elif isinstance(value, list | Mapping) and _has_wide_integer(value):
-                self.types[self._names[name]] = "JSON"
-        return {self._names[name]: value for name, value in row.items()} if self._renamed else row
-
-    def _add(self, name: str) -> None:
-        column, number = name, 0
-        while column.lower() in self._taken:
-            number += 1
-            column = f"{name}_{number}"
-        self._names[name] = column
-        self._taken.add(column.lower())
-        self._renamed |= number > 0
-
-
-def _has_wide_integer(value: Any) -> bool:
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
-        if type(each) is int and not -(2**63) <= each < 2**63:
-            return True
-        if isinstance(each, list | Mapping):
-            waiting += each.values() if isinstance(each, Mapping) else each
-    return False
 
 
 def named_tables(sql: str, known: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from noetl.data.sql import Dialect, tokens
+from noetl.data.sql import Dialect, Token, tokens
 from noetl.data.sql_statements import split
 
 _FROM_FUNCTIONS = {"extract", "substring", "trim", "overlay", "position", "leading", "trailing", "both"}
@@ -26,9 +26,11 @@ _NO_TABLE = _ENDS_OF_LIST | {
 }  # fmt: skip
 _BEFORE_NAME = {
     "only", "lateral", "table", "low_priority", "high_priority", "delayed", "ignore", "into", "overwrite", "or",
-    "replace", "rollback", "abort", "fail", "all",
+    "replace", "rollback", "abort", "fail", "all", "unlogged", "concurrently",
 }  # fmt: skip
-_WITHOUT_TABLES = {"grant", "revoke", "show", "fetch", "move", "drop", "comment"}
+_WITHOUT_TABLES = {"grant", "revoke", "show", "fetch", "move", "drop", "comment", "import"}
+_NAMED_FIRST = {"summarize", "pivot", "unpivot"}  # statements of DuckDB that begin with a table
+_NAME_QUOTES = {"sqlite": {"`": "`", "[": "]"}, "ansi": {"`": "`"}}  # beside those that are strings of the dialect
 
 
 class Tables(NamedTuple):
@@ -52,25 +54,46 @@ def tables_of(text: str, dialect: Dialect = "postgres") -> Tables:
     temporary: set[str] = set()
     for statement in split(text, dialect):
         _Statement(list(_words(statement, dialect)), reads, writes, temporary).scan()
-    return Tables(
-        tuple(name for name in reads if name.lower() not in temporary),
-        tuple(name for name in writes if name.lower() not in temporary),
-    )
+    if dialect in ("mysql", "ansi"):
+        temporary.add("dual")
+    return Tables(_lasting(reads, temporary), _lasting(writes, temporary))
+
+
+def _lasting(names: dict[str, None], temporary: set[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name.lower() not in temporary and not name.lower().startswith("pg_temp."))
 
 
 def _words(statement: str, dialect: Dialect) -> Iterator[_Word]:
+    quotes = _NAME_QUOTES.get(dialect, {})
+    name, closing = "", ""  # of a quoted name that has begun
     for token in tokens(statement, dialect):
-        if token.kind == "comment":
+        if token.kind == "comment" and not closing:
             continue
-        if token.kind == "string":
-            if token.text[0] in '"`':
-                yield _Word(token.text[1:-1].replace(token.text[0] * 2, token.text[0]), quoted=True)
+        if token.kind in ("string", "word"):
+            if closing:
+                name += token.text
             else:
-                yield _Word("'", symbol=True)
-        elif token.kind == "word":
-            yield _Word(token.text.lower() if dialect == "postgres" else token.text)
-        else:
-            yield from (_Word(character, symbol=True) for character in token.text if not character.isspace())
+                yield _word(token, dialect)
+            continue
+        for character in token.text:
+            if closing:
+                if character == closing:
+                    yield _Word(name, quoted=True)
+                    name, closing = "", ""
+                else:
+                    name += character
+            elif character in quotes:
+                closing = quotes[character]
+            elif not character.isspace():
+                yield _Word(character, symbol=True)
+
+
+def _word(token: Token, dialect: Dialect) -> _Word:
+    if token.kind == "word":
+        return _Word(token.text.lower() if dialect == "postgres" else token.text)
+    if token.text[0] in '"`':
+        return _Word(token.text[1:-1].replace(token.text[0] * 2, token.text[0]), quoted=True)
+    return _Word("'", symbol=True)
 
 
 @dataclass
@@ -92,7 +115,9 @@ class _Statement:
         self._reads = reads
         self._writes = writes
         self._temporary = temporary
-        self._expressions: dict[str, int] = {}  # common table expressions, and where each is known
+        # Common table expressions, and the positions between which each is known.
+        self._expressions: dict[str, list[tuple[int, int]]] = {}
+        self._deleted: set[str] = set()  # the names or aliases before FROM in a DELETE of MySQL
 
     def scan(self) -> None:
         """Find the tables."""
@@ -104,6 +129,13 @@ class _Statement:
             number = self._create()
         elif first in ("insert", "replace", "merge"):
             number = self._one(0, self._writes) + 1
+        elif first in _NAMED_FIRST:
+            number = self._one(0, self._reads) + 1
+        elif first == "refresh":
+            self._one(2, self._writes)
+            return
+        elif first == "delete" and self._text(1) != "from":
+            number = self._delete()
         elif first == "copy" and self._text(1) != "into":
             number = self._copy()
         self._common_table_expressions()
@@ -132,9 +164,9 @@ class _Statement:
     def _keyword(self, word: str, at: int, current: _Bracket) -> int:
         before = self._text(at - 1)
         if word == "from" and current.function not in _FROM_FUNCTIONS and before != "distinct":
-            deleted = before == "delete" or (self._text(0) == "delete" and self._is_first("from", at))
+            deleted = before == "delete"
             current.into, current.expected = (self._writes if deleted else self._reads), True
-        elif (word in ("join", "straight_join") and before != "array") or (
+        elif (word in ("join", "straight_join") and before not in ("array", "for")) or (
             word == "using" and self._starts("delete", "merge") and not self._is_column_list(at + 1)
         ):
             current.into, current.expected = self._reads, True
@@ -145,10 +177,9 @@ class _Statement:
         elif word == "update" and (
             at == 0 or self._symbol(at - 1) in ("(", ")") or before in ("explain", "analyze", "verbose")
         ):
+            current.into = self._reads  # `UPDATE a, b SET` of MySQL
             return self._one(at, self._writes)
-        elif word == "table" and (
-            at == 0 or self._symbol(at - 1) == "(" or before in ("as", "union", "all", "except", "intersect")
-        ):
+        elif self._is_query(word, at, current):
             return self._one(at, self._reads)
         elif word in _ENDS_OF_LIST:
             current.into, current.expected = None, False
@@ -165,8 +196,31 @@ class _Statement:
         current.expected = False
         name, end = self._name(at)
         if name and self._symbol(end) != "(" and current.into is not None:
-            self._add(name, end, current.into)
+            self._add(name, end, self._writes if self._is_deleted(name, end) else current.into)
         return max(at, end - 1)
+
+    def _delete(self) -> int:
+        """The position of FROM in `DELETE a, b FROM a JOIN b` of MySQL; what is deleted are names or aliases."""
+        at = 1
+        while at < len(self._words) and self._text(at) != "from":
+            name, end = self._name(at)
+            self._deleted.add(name.lower())
+            at = max(end, at + 1)
+        return at
+
+    def _is_deleted(self, name: str, end: int) -> bool:
+        alias = self._words[end + (self._text(end) == "as")].text if end < len(self._words) - 1 else ""
+        named = {name.lower(), name.rpartition(".")[2].lower(), alias.lower()}
+        return bool(self._deleted & named) or (self._text(0) == "delete" and name in self._writes)
+
+    def _is_query(self, word: str, at: int, current: _Bracket) -> bool:
+        """Whether a word is a query whose table is next: `TABLE t`, or PIVOT in brackets."""
+        before = self._text(at - 1)
+        if word != "table":
+            return word in _NAMED_FIRST and self._symbol(at - 1) == "("
+        if at == 0 or self._symbol(at - 1) == "(" or before in ("as", "union", "all", "except", "intersect"):
+            return True
+        return self._text(0) == "insert" and not current.expected and self._symbol(at + 1) != "("
 
     def _copy(self) -> int:
         name, end = self._name(1)
@@ -192,6 +246,8 @@ class _Statement:
             self._temporary.add(name.lower())
         elif name:
             self._writes[name] = None
+        if any(self._text(number) == "recursive" for number in range(at)):
+            self._expressions[name.lower()] = [(0, len(self._words))]
         return max(end, at + 1)
 
     def _into(self, at: int) -> int:
@@ -199,6 +255,8 @@ class _Statement:
             name, end = self._name(at + 2 + (self._text(at + 2) == "table"))
             self._temporary.add(name.lower())
             return end - 1
+        if self._text(at + 1) == "name" and self._text(at + 3) == "value":  # the columns of UNPIVOT
+            return at + 4
         return self._one(at, self._writes)
 
     def _one(self, at: int, into: dict[str, None]) -> int:
@@ -211,8 +269,8 @@ class _Statement:
         return max(start, end) - 1
 
     def _add(self, name: str, end: int, into: dict[str, None]) -> None:
-        known_from = self._expressions.get(name.lower())
-        if into is self._writes or known_from is None or end <= known_from:
+        known = any(start < end <= last for start, last in self._expressions.get(name.lower(), ()))
+        if into is self._writes or not known:
             into[name] = None
 
     def _name(self, at: int) -> tuple[str, int]:
@@ -229,11 +287,13 @@ class _Statement:
         return ".".join(parts), at
 
     def _common_table_expressions(self) -> None:
-        """A recursive expression is known in its own text, another one after it."""
+        """A recursive expression is known in all of its statement, another one after its own text; neither outside of
+        the brackets around WITH."""
         texts = [self._text(number) for number in range(len(self._words))]
         if "with" not in texts:
             return
         recursive = "recursive" in texts
+        closing = self._closing_brackets()
         for at in (number for number, text in enumerate(texts) if text == "as" and number):
             start = at + 1
             while self._text(start) in ("not", "materialized"):
@@ -246,24 +306,28 @@ class _Statement:
                     before -= 1
                 before -= 1
             if before >= 0 and not self._words[before].symbol:
-                self._expressions.setdefault(self._words[before].text.lower(), start if recursive else self._end(start))
+                known_from = -1 if recursive else closing[start + 1]
+                places = self._expressions.setdefault(self._words[before].text.lower(), [])
+                places.append((known_from, closing[before]))
 
-    def _end(self, at: int) -> int:
-        """The position of the bracket that closes one."""
-        depth = 0
-        for number in range(at, len(self._words)):
-            depth += (self._symbol(number) == "(") - (self._symbol(number) == ")")
-            if not depth:
-                return number
-        return len(self._words)
+    def _closing_brackets(self) -> list[int]:
+        """For each word the position of the bracket that closes the innermost pair around it."""
+        last = len(self._words)
+        opened: list[int] = []
+        around: list[int] = []  # where the innermost pair of each word opens
+        ends: dict[int, int] = {}
+        for number in range(last):
+            if self._symbol(number) == ")" and opened:
+                ends[opened.pop()] = number
+            around.append(opened[-1] if opened else -1)
+            if self._symbol(number) == "(":
+                opened.append(number)
+        return [*(ends.get(place, last) for place in around), last]
 
     def _is_column_list(self, at: int) -> bool:
         """Whether a bracket has the columns of a join, and no subquery."""
         inside = self._symbol(at + 1) or self._text(at + 1)
         return self._symbol(at) == "(" and inside not in ("(", "select", "with", "values", "table", "from")
-
-    def _is_first(self, word: str, at: int) -> bool:
-        return all(self._text(number) != word for number in range(at))
 
     def _starts(self, *words: str) -> bool:
         return any(self._text(number) in words for number in range(min(len(self._words), 3))) or (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import re
@@ -264,6 +265,8 @@ def csv_row(names: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
 
 def decode(data: bytes, format: str, *, path: str | None = None) -> Any:
     """The value of a whole payload: JSON as it is, a table as `{rows, row_count, columns}`, else text or bytes."""
+    if format in ("json", "jsonl"):
+        data = data.removeprefix(codecs.BOM_UTF8)
     if format == "json":
         return msgspec.json.decode(data)
     if format == "text":

@@ -60,12 +60,20 @@ def number(value: decimal.Decimal) -> int | float | str:
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """The names of columns, with a number where one comes twice."""
+    """The names of columns, with a number where one comes twice; names that come once are not changed."""
+    given = list(names)
+    taken = set(given)
     seen: dict[str, int] = {}
     unique = []
-    for name in names:
+    for name in given:
         count = seen[name] = seen.get(name, 0) + 1
-        unique.append(f"{name}_{count}" if count > 1 else name)
+        if count > 1:
+            while f"{name}_{count}" in taken:
+                count += 1
+            seen[name] = count
+            name = f"{name}_{count}"
+            taken.add(name)
+        unique.append(name)
     return unique
 
 

@@ -26,7 +26,9 @@ class Threads:
 
 
 async def in_thread(call: Callable[[], T], *, interrupt: Callable[[], None] | None = None) -> T:
-    """Run a long call in a thread; cancellation interrupts it and waits until it has stopped."""
+    """Run a long call in a thread; cancellation interrupts it and waits until it has stopped.
+
+    The call is never left out: it can release a resource."""
     threads = per_loop(Threads, Threads)
     work = asyncio.get_running_loop().run_in_executor(threads.pool, call)
     try:
@@ -37,6 +39,15 @@ async def in_thread(call: Callable[[], T], *, interrupt: Callable[[], None] | No
             if interrupt is not None:
                 interrupt()
             await asyncio.wait([work], timeout=0.05)
-        if not work.cancelled():
-            work.exception()  # retrieved, so that it is not logged
+        work.cancelled() or work.exception()  # retrieved, so that it is not logged
+        raise
+
+
+async def open_in_thread(open: Callable[[], T], close: Callable[[T], object]) -> T:
+    """Open a file or connection in a thread; if the task is cancelled meanwhile, what was opened is closed."""
+    work = per_loop(Threads, Threads).pool.submit(open)
+    try:
+        return await asyncio.wrap_future(work)
+    except asyncio.CancelledError:
+        work.add_done_callback(lambda done: done.cancelled() or done.exception() or close(done.result()))
         raise

@@ -21,7 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import aclosing
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,7 @@ ROWS: Rows = [
     {"id": 9_007_199_254_740_993, "name": "日本語 🎉", "price": 0.1, "note": "null"},
 ]
 _EXECUTIONS = count(1)
+POINTS = 12  # at which work is cancelled
 FAILING_ROW = 11_000  # of `_failing_source`: after the first batch of 10,000
 
 
@@ -54,11 +58,25 @@ class _Suite:
     """What both suites share."""
 
     options: Fields = {}  # of the task beside `source` and `targets`
+    close_seconds = 20.0  # until the server has noticed that a connection is closed
 
     @pytest.fixture
     def host(self, tmp_path: Path) -> ToolHost:
         """The worker; override it to supply credentials."""
         return ToolHost(folder=tmp_path)
+
+    @pytest.fixture
+    def connections(self) -> Callable[[], int] | None:
+        """Counts the open connections to the server; None if that cannot be observed."""
+        return None
+
+    @pytest.fixture(autouse=True)
+    def _connections_are_closed(self, connections: Any) -> Iterator[None]:
+        """Every test leaves as many connections open as it has found."""
+        before = connections() if connections else 0
+        yield
+        if connections:
+            _wait_for(lambda: connections() <= before, self.close_seconds)
 
     def transfer(self, source: Fields, target: Fields, host: ToolHost, **options: Any) -> Outcome:
         """Run one transfer, each in an execution of its own."""
@@ -70,7 +88,8 @@ class SourceConformance(_Suite):
     """What a source of `transfer` has to do. `place(rows)` stores rows and returns the source's fields.
 
     `keeps_columns`: an empty source still has its columns. `ordered`: rows arrive in the order in which they were
-    stored. `connections()`, if a test class defines this fixture, is the number of open connections to the server."""
+    stored. `connections()`, if a test class defines this fixture, is the number of open connections to the server.
+    `missing()`, if it is defined, returns the fields of a source that does not exist."""
 
     keeps_columns = True
     ordered = True
@@ -82,8 +101,8 @@ class SourceConformance(_Suite):
         raise NotImplementedError("define the fixture `place` in the test class")
 
     @pytest.fixture
-    def connections(self) -> Callable[[], int] | None:
-        """Counts the open connections to the server; None if that cannot be observed."""
+    def missing(self) -> Callable[[], Fields] | None:
+        """The fields of a source that does not exist; None if every place exists."""
         return None
 
     @pytest.fixture
@@ -127,36 +146,56 @@ class SourceConformance(_Suite):
         if self.keeps_columns:
             assert set(pq.read_schema(tmp_path / "copied.parquet").names) >= {"id", "name"}
 
+    def test_a_source_can_be_read_again(self, place: Any, copy: Any) -> None:
+        """Two transfers of the same source read the same rows."""
+        source = place(self.rows)
+        first, second = copy(source), copy(source)
+        assert (first[0].error, second[0].error) == (None, None)
+        assert self._sorted(second[1]) == self._sorted(first[1])
+
     def test_a_batch_is_bounded(self, place: Any, host: ToolHost) -> None:
         """A source does not read all rows before it yields the first."""
-        spec = _plugin_source(place(many_rows(1)))
-        if spec is None:
-            pytest.skip("a built-in source")
-        from noetl.tools.transfer.transfer_plan import read_plan
+        spec, call = _source_call(place(many_rows(500)), host, batch_rows=100)
+        sizes = asyncio.run(_read(spec, call))
+        assert sum(sizes) == 500
+        assert max(sizes) <= 200
 
-        given = {"source": place(many_rows(500)), "targets": [{"kind": "file", "path": "x.parquet"}]}
-        plan = read_plan(tool_call("transfer", given, host=host)).source
+    def test_the_rows_are_counted(self, place: Any, host: ToolHost) -> None:
+        """`count`, if the source has it, is the number of rows that `read` yields."""
+        spec, call = _source_call(place(many_rows(25)), host)
+        if spec.count is None:
+            pytest.skip("this source does not count its rows")
 
-        async def largest() -> int:
-            from noetl.core.model.connector import SourceCall
+        async def count() -> Any:
+            try:
+                return await spec.count(call)
+            finally:
+                await close_loop_resources()
 
-            assert plan is not None
-            call = SourceCall(plan.kind, plan.fields, host, batch_rows=100)
-            sizes = [len(batch) if isinstance(batch, list) else batch.num_rows async for batch in spec.read(call)]
-            await close_loop_resources()
-            assert sum(sizes) == 500
-            return max(sizes)
+        assert asyncio.run(count()) in (25, None)
 
-        assert asyncio.run(largest()) <= 200
-
-    def test_cancellation_ends_the_transfer(self, place: Any, tmp_path: Path, connections: Any) -> None:
+    def test_cancellation_ends_the_transfer(self, place: Any, tmp_path: Path) -> None:
         """A cancelled transfer stops soon and closes its connections."""
         source = place(many_rows(2000))
-        before = connections() if connections else 0
         given = {"source": source, "targets": [{"kind": "file", "path": "cancelled.parquet"}], "chunk": {"size": 100}}
         asyncio.run(_cancel_after_first_chunk(given, self._host(tmp_path)))
-        if connections:
-            _wait_for(lambda: connections() <= before)
+
+    def test_cancellation_is_not_swallowed(self, place: Any, host: ToolHost) -> None:
+        """A source that is cancelled ends, whatever it waits for."""
+        spec, call = _source_call(place(many_rows(300)), host, batch_rows=100)
+        waits = _Waits()
+        asyncio.run(_read(spec, call, waits))
+        for point in _some(waits.written):
+            assert asyncio.run(_cancelled_at(point, lambda waits: _read(spec, call, waits))) is None, (
+                f"the source goes on after a cancellation (wait {point} of {waits.written})"
+            )
+
+    def test_a_source_that_does_not_exist_is_an_error(self, missing: Any, copy: Any) -> None:
+        """And not a source without rows, nor an exception that `explain` does not know."""
+        if missing is None:
+            pytest.skip("every place of this source exists")
+        outcome, _ = copy(missing())
+        assert outcome.error is not None
 
     def test_a_misspelt_field_is_reported(self, place: Any, host: ToolHost, tmp_path: Path) -> None:
         """By the validator, and at run time if the kind is a template."""
@@ -177,11 +216,15 @@ class SourceConformance(_Suite):
 class TargetConformance(_Suite):
     """What a target of `transfer` has to do. `place()` returns the fields of a new target, `read(fields)` its rows.
 
-    `modes` are those of the kind. `rolls_back`: a failed transfer leaves nothing behind. `evolves`: as in its
-    `TargetSpec`."""
+    `modes` are those of the kind. `rolls_back`: a failed transfer leaves nothing behind. `merges`: `upsert` keeps the
+    values of columns that the source does not have. `creates`: a place has to be
+    created, so `create: false` matters. `evolves`: as in its `TargetSpec`. `connections()`, if a test class defines
+    this fixture, is the number of open connections to the server."""
 
     modes: tuple[str, ...] = ("append", "replace", "upsert")
     rolls_back = True
+    merges = True
+    creates = True
     evolves = False
     rows: Rows = ROWS
 
@@ -227,6 +270,19 @@ class TargetConformance(_Suite):
             assert write(rows, target).error is None
             assert self._sorted(read(target)) == rows
 
+    def test_replace_by_no_rows_leaves_none(self, place: Any, read: Any, write: Any, host: ToolHost) -> None:
+        """Whether the source has columns or not; a target that needs columns reports their absence."""
+        self._needs("replace")
+        target = {**place(), "mode": "replace"}
+        query = "SELECT * FROM numbers WHERE id < 0"
+        for source in ({**_numbers(host.folder), "query": query}, {"kind": "data", "data": []}):
+            assert write(self.rows, target).error is None
+            if self.transfer(source, target, host).error is None:
+                assert read(target) == []
+            else:
+                assert "query" not in source
+                assert self._sorted(read(target)) == self.rows
+
     def test_upsert_updates_by_key(self, place: Any, write: Any, read: Any) -> None:
         """Mode upsert: existing keys are updated, others inserted, and the same rows again change nothing."""
         self._needs("upsert")
@@ -236,6 +292,29 @@ class TargetConformance(_Suite):
             assert write(rows, target).error is None
         assert self._sorted(read(target)) == [self.rows[0], *changed]
 
+    def test_upsert_keeps_other_columns(self, place: Any, write: Any, read: Any) -> None:
+        """Mode upsert: columns that are not in the source keep their values."""
+        self._needs("upsert")
+        if not self.merges:
+            pytest.skip("this target writes whole rows")
+        target = {**place(), "mode": "upsert", "key": "id"}
+        partial_rows = [{"id": 0, "name": "changed"}, {"id": 2, "name": "added"}]
+        for rows in (many_rows(2), partial_rows):
+            assert write(rows, target).error is None
+        found = {row["id"]: (row["name"], row.get("price")) for row in read(target)}
+        assert (found[0], found[1], found[2][0]) == (("changed", 0.0), ("row 1", 0.25), "added")
+
+    def test_two_targets_in_one_place(self, place: Any, write: Any, read: Any, host: ToolHost) -> None:
+        """Both targets of a transfer write their rows, or the transfer fails."""
+        self._needs("append")
+        target = {**place(), "mode": "append"}
+        assert write(many_rows(1), target).error is None
+        second = {**target, "mapping": {"id": "{{ row.id + 10 }}", "name": "name"}}
+        given = {"data": many_rows(3)[1:], "targets": [target, second], **self.options}
+        outcome = run_tool("transfer", given, host=host, execution_id=str(next(_EXECUTIONS)))
+        ids = sorted(row["id"] for row in read(target))
+        assert ids == ([0, 1, 2, 11, 12] if outcome.error is None else [0]) or not self.rolls_back
+
     def test_the_last_row_of_a_key_wins(self, place: Any, write: Any, read: Any) -> None:
         """Several rows of one transfer with the same key."""
         self._needs("upsert")
@@ -243,6 +322,16 @@ class TargetConformance(_Suite):
         rows = [{"id": number % 3, "name": f"version {number}"} for number in range(30)]
         assert write(rows, target, chunk={"size": 7}).error is None
         assert self._sorted(read(target)) == [{"id": number, "name": f"version {27 + number}"} for number in range(3)]
+
+    def test_a_key_of_two_columns(self, place: Any, write: Any, read: Any) -> None:
+        """Rows are the same only if both columns are."""
+        self._needs("upsert")
+        target = {**self._with_key(place(), "id", "name"), "mode": "upsert", "key": ["id", "name"]}
+        rows = [{"id": number // 2, "name": "ab"[number % 2], "price": number / 4} for number in range(4)]
+        for given in (rows, [{**rows[3], "price": 9.5}]):
+            assert write(given, target).error is None
+        found = sorted((row["id"], row["name"], row["price"]) for row in read(target))
+        assert found == [(0, "a", 0.0), (0, "b", 0.25), (1, "a", 0.5), (1, "b", 9.5)]
 
     def test_a_mode_that_is_not_supported_is_reported(self, place: Any, write: Any) -> None:
         """As an error of kind schema, before anything is written."""
@@ -258,29 +347,84 @@ class TargetConformance(_Suite):
         assert (outcome.error, outcome.data["rows"], outcome.data["chunks"]) == (None, 25, 3)
         assert self._sorted(read(target)) == many_rows(25)
 
-    def test_a_failed_transfer_leaves_nothing_behind(
-        self, place: Any, write: Any, read: Any, host: ToolHost, tmp_path: Path
-    ) -> None:
-        """The source fails after some chunks were written."""
+    def test_a_missing_place_is_created_only_if_it_may_be(self, place: Any, write: Any, read: Any) -> None:
+        """`create: false` is an error if the place does not exist, and nothing else if it does."""
+        if not self.creates:
+            pytest.skip("this target creates nothing")
         target = place()
+        outcome = write(self.rows, {**target, "create": False})
+        assert outcome.error is not None, "`create: false` was ignored"
+        assert write(self.rows[:1], target).error is None
+        assert write(self.rows, {**self._in_mode(target, self.modes[-1]), "create": False}).error is None
+        assert {row["id"] for row in read(target)} == {row["id"] for row in self.rows}
+
+    def test_a_failed_transfer_leaves_nothing_behind(self, place: Any, write: Any, read: Any, host: ToolHost) -> None:
+        """The source fails after some chunks were written; in every mode."""
+        for mode in self.modes:
+            target = self._in_mode(place(), mode)
+            assert write(many_rows(1), target).error is None
+            before = read(target)
+            outcome = self.transfer(_failing_source(host.folder), target, host, chunk={"size": 1000})
+            assert outcome.error is not None
+            if self.rolls_back:
+                assert read(target) == before
+
+    def test_the_failure_of_another_side_leaves_nothing_behind(
+        self, place: Any, write: Any, read: Any, host: ToolHost
+    ) -> None:
+        """`abort` follows any other call, or none: also a source can fail before its first row."""
+        target, refused = place(), {"kind": "sqlite", "file": "none.sqlite", "table": "t", "create": False}
         assert write(many_rows(1), target).error is None
         before = read(target)
-        outcome = self.transfer(_failing_source(tmp_path), target, host, chunk={"size": 1000})
-        assert outcome.error is not None
-        if self.rolls_back:
-            assert read(target) == before
+        source = {"data": many_rows(20)}
+        failing = {"source": {"kind": "sqlite", "file": "none.sqlite", "query": "SELECT * FROM none"}}
+        for rows, targets in ((source, [target, refused]), (source, [refused, target]), (failing, [target])):
+            given = {**rows, "targets": targets, "chunk": {"size": 5}, **self.options}
+            outcome = run_tool("transfer", given, host=host, execution_id=str(next(_EXECUTIONS)))
+            assert outcome.error is not None
+            assert "sqlite" in outcome.error.message or rows is failing
+            assert not [line for _, line in host.lines if "was not rolled back" in line]
+            if self.rolls_back:
+                assert read(target) == before
 
     def test_a_cancelled_transfer_leaves_nothing_behind(
         self, place: Any, write: Any, read: Any, host: ToolHost
     ) -> None:
-        """The task is cancelled after the first chunk."""
+        """The task is cancelled after the first chunk; in every mode."""
+        for mode in self.modes:
+            target = self._in_mode(place(), mode)
+            assert write(many_rows(1), target).error is None
+            before = read(target)
+            given = {"data": many_rows(5000), "targets": [target], "chunk": {"size": 100}, **self.options}
+            asyncio.run(_cancel_after_first_chunk(given, host))
+            if self.rolls_back:
+                assert read(target) == before
+
+    def test_cancellation_is_not_swallowed(self, place: Any, read: Any, write: Any, host: ToolHost) -> None:
+        """A target that is cancelled ends, whatever it waits for, with all of the rows or none."""
+        given = {"data": many_rows(3)[1:], "chunk": {"size": 1}, **self.options}
+        states = []
+        for target in (place(), place()):
+            assert write(many_rows(1), target).error is None
+            states.append(self._sorted(read(target)))
+        waits = _Waits()
+        asyncio.run(_run_transfer({**given, "targets": [target]}, host, waits))
+        states[0] = self._sorted(read(target))
         target = place()
         assert write(many_rows(1), target).error is None
-        before = read(target)
-        given = {"data": many_rows(5000), "targets": [target], "chunk": {"size": 100}, **self.options}
-        asyncio.run(_cancel_after_first_chunk(given, host))
-        if self.rolls_back:
-            assert read(target) == before
+        for point in _some(waits.count):
+            run = partial(_run_transfer, {**given, "targets": [target]}, host)
+            outcome = asyncio.run(_cancelled_at(point, run))
+            succeeded = outcome is not None and outcome.error is None
+            found = self._sorted(read(target))
+            assert not succeeded or (point > waits.written and found == states[0]), (
+                f"the transfer is a success after a cancellation (wait {point} of {waits.count})"
+            )
+            if self.rolls_back:
+                assert found in states, f"some of the rows remain (wait {point} of {waits.count})"
+            if found != states[1]:
+                target = place()
+                assert write(many_rows(1), target).error is None
 
     def test_columns_are_mapped(self, place: Any, write: Any, read: Any) -> None:
         """`mapping` selects and renames columns."""
@@ -317,6 +461,13 @@ class TargetConformance(_Suite):
         """By the validator."""
         assert "no_such_field" in _diagnostics({"data": [], "targets": [{**place(), "no_such_field": 1}]})
 
+    def _in_mode(self, target: Fields, mode: str) -> Fields:
+        return {**target, "mode": mode, **({"key": "id"} if mode == "upsert" else {})}
+
+    def _with_key(self, target: Fields, *columns: str) -> Fields:
+        """A target with another key; override it if a field depends on the key."""
+        return target
+
     def _needs(self, mode: str) -> None:
         if mode not in self.modes:
             pytest.skip(f"this target has no mode {mode}")
@@ -329,6 +480,104 @@ def _plugin_source(source: Fields) -> Any:
     from noetl.tools import connectors
 
     return connectors.sources().get(str(source.get("kind")))
+
+
+def _source_call(source: Fields, host: ToolHost, **options: Any) -> tuple[Any, Any]:
+    """The declaration of a plug-in's source, and its call."""
+    from noetl.core.model.connector import SourceCall
+    from noetl.tools.transfer.transfer_plan import read_plan
+
+    spec = _plugin_source(source)
+    if spec is None:
+        pytest.skip("a built-in source")
+    given = {"source": source, "targets": [{"kind": "file", "path": "x.parquet"}]}
+    plan = read_plan(tool_call("transfer", given, host=host)).source
+    assert plan is not None
+    return spec, SourceCall(plan.kind, plan.fields, host, **options)
+
+
+class _Waits:
+    """Counts how often a coroutine waits, and cancels its task at one of these points."""
+
+    def __init__(self, cancel_at: int = 0) -> None:
+        self._cancel_at = cancel_at
+        self.count = 0
+        self.written = 0  # the count when the last row was read or written
+
+    def mark(self) -> None:
+        """Rows were read or written."""
+        self.written = self.count
+
+    @types.coroutine
+    def of(self, work: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """The result of the coroutine."""
+        step, given = work.send, None
+        while True:
+            try:
+                awaited = step(given)
+            except StopIteration as end:
+                return end.value
+            self.count += 1
+            if self.count == self._cancel_at:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            try:
+                step, given = work.send, (yield awaited)
+            except BaseException as thrown:  # noqa: BLE001 - passed on
+                step, given = work.throw, thrown
+
+
+def _some(count: int) -> list[int]:
+    """At most POINTS numbers from 1 to `count`, these two among them."""
+    step = max(1, -(-count // POINTS))
+    return sorted({*range(1, count + 1, step), count} - {0})
+
+
+async def _read(spec: Any, call: Any, waits: _Waits | None = None) -> list[int]:
+    """The sizes of the batches of a source."""
+    waits, sizes = waits or _Waits(), []
+    try:
+        async with aclosing(spec.read(call)) as stream:
+            while (batch := await waits.of(_next(stream))) is not None:
+                sizes.append(len(batch) if isinstance(batch, list) else batch.num_rows)
+                if sizes[-1]:
+                    waits.mark()
+        return sizes
+    finally:
+        await close_loop_resources()
+
+
+async def _next(stream: Any) -> Any:
+    return await anext(stream, None)
+
+
+async def _run_transfer(given: Fields, host: ToolHost, waits: _Waits) -> Outcome:
+    call = tool_call("transfer", given, host=host, execution_id=str(next(_EXECUTIONS)))
+    report = host.progress
+
+    def progress(**counts: float) -> None:
+        report(**counts)
+        waits.mark()
+
+    async def run() -> Outcome:
+        return await load("transfer")(call)
+
+    host.progress = progress  # type: ignore[method-assign]
+    try:
+        outcome: Outcome = await waits.of(run())
+        return outcome
+    finally:
+        host.progress = report  # type: ignore[method-assign]
+        await close_loop_resources()
+
+
+async def _cancelled_at(point: int, run: Callable[[_Waits], Coroutine[Any, Any, Any]]) -> Any:
+    """Cancel a coroutine at a point where it waits; its result if it has one, None if it has ended."""
+    task = asyncio.ensure_future(run(_Waits(point)))
+    await asyncio.wait([task], timeout=20)
+    assert task.done(), f"the work did not end after it was cancelled (wait {point})"
+    return None if task.cancelled() or task.exception() else task.result()
 
 
 def _diagnostics(task: Fields) -> str:
@@ -347,17 +596,23 @@ def _diagnostics(task: Fields) -> str:
     return "\n".join(str(each) for each in compilation.diagnostics)
 
 
+def _numbers(folder: Path) -> Fields:
+    """A table with FAILING_ROW + 1 rows."""
+    file = folder / "numbers.sqlite"
+    if not file.exists():
+        with sqlite3.connect(file) as database:
+            database.execute("CREATE TABLE numbers (id INTEGER, name TEXT, price REAL, note TEXT)")
+            database.executemany(
+                "INSERT INTO numbers VALUES (?, 'row', 0.5, NULL)", [(number,) for number in range(FAILING_ROW + 1)]
+            )
+        database.close()
+    return {"kind": "sqlite", "file": str(file)}
+
+
 def _failing_source(folder: Path) -> Fields:
     """A source whose row number FAILING_ROW cannot be read."""
-    file = folder / "failing.sqlite"
-    with sqlite3.connect(file) as database:
-        database.execute("CREATE TABLE numbers (id INTEGER, name TEXT, price REAL, note TEXT)")
-        database.executemany(
-            "INSERT INTO numbers VALUES (?, 'row', 0.5, NULL)", [(number,) for number in range(FAILING_ROW + 1)]
-        )
-    database.close()
     fails = f"CASE WHEN id = {FAILING_ROW} THEN abs(-9223372036854775807 - 1) ELSE id END"
-    return {"kind": "sqlite", "file": str(file), "query": f"SELECT {fails} AS id, name, price, note FROM numbers"}
+    return {**_numbers(folder), "query": f"SELECT {fails} AS id, name, price, note FROM numbers"}
 
 
 async def _cancel_after_first_chunk(given: Fields, host: ToolHost) -> None:
@@ -379,12 +634,13 @@ async def _cancel_after_first_chunk(given: Fields, host: ToolHost) -> None:
         task.cancel()
         await asyncio.wait([task], timeout=20)
         assert task.done(), "the transfer did not end after it was cancelled"
+        assert task.cancelled() or task.exception() or task.result().error, "the cancellation was swallowed"
     finally:
         host.progress = report  # type: ignore[method-assign]
         await close_loop_resources()
 
 
-def _wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def _wait_for(condition: Callable[[], bool], seconds: float) -> None:
     import time
 
     end = time.monotonic() + seconds

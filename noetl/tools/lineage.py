@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from msgspec.structs import replace
 
@@ -30,6 +30,10 @@ MAX_DATASETS, MAX_FIELDS = 100, 500
 _COMMANDS = ("command", "commands", "query", "queries", "sql", "statement", "statements")
 _STORES = {"s3": "s3", "gcs": "gs", "gs": "gs", "azure": "az", "az": "az"}
 _FILES = frozenset({"object", "file", "delta", *_STORES})
+_WRITING = frozenset({"insert", "replace", "update", "merge", "copy"})  # their row count is that of rows written
+_WEB_PORTS = {"http": 80, "https": 443}  # not part of names
+_DEFAULT_DATABASE = {"clickhouse": "default"}
+_SEARCH_PATH = re.compile(r"set\s+(?:session\s+|local\s+)?search_path\s*(?:=|\bto\b)\s*(.+)", re.IGNORECASE | re.DOTALL)
 _PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306, "clickhouse": 8123, "redis": 6379, "sftp": 22}
 
 Dataset = dict[str, Any]
@@ -41,7 +45,7 @@ async def with_lineage(call: ToolCall, outcome: Outcome) -> Outcome:
         if call.kind == "transfer":
             inputs, outputs = await _transfer(call, outcome)
         elif call.kind in SQL_KINDS:
-            inputs, outputs = await _sql(call)
+            inputs, outputs = await _sql(call, outcome)
         else:
             inputs, outputs = await _object(call)
     except (BadAuth, NoetlError, ValueError):
@@ -94,8 +98,7 @@ async def _side(call: ToolCall, side: Mapping[str, Any]) -> list[Dataset]:
         return []
     if kind in ("http", "https", "api", "webhook"):
         parts = urlsplit(str(side.get("url") or side.get("endpoint") or ""))
-        host = _server(parts.hostname, parts.port)
-        return [_dataset(f"{parts.scheme}://{host}", parts.path or "/")] if host else []
+        return [_dataset(_web_server(parts), parts.path or "/")] if parts.hostname else []
     if kind == "iceberg":
         return [_iceberg(call, side)]
     if side.get("table") or kind in SQL_KINDS:
@@ -105,7 +108,7 @@ async def _side(call: ToolCall, side: Mapping[str, Any]) -> list[Dataset]:
             from noetl.data.sql import split_name
 
             return await _tables(call, kind, side, [".".join(split_name(str(side["table"])))])
-        return await _tables(call, kind, side, _tables_in(str(query or ""), kind).reads)
+        return await _tables(call, kind, side, _tables_in(str(query or ""), kind).reads, str(query or ""))
     if kind not in _FILES and not side.get("uri"):
         server = _servers(await _credential(call, side.get("auth"), kind), side, kind)
         names = ("topic", "name", "collection", "path", *(("key",) if kind == "redis" else ()))
@@ -131,11 +134,37 @@ def _iceberg(call: ToolCall, side: Mapping[str, Any]) -> Dataset:
     return _dataset(f"iceberg://{place}", ".".join(filter(None, (named, str(side.get("table") or "")))))
 
 
-async def _sql(call: ToolCall) -> tuple[list[Dataset], list[Dataset]]:
+async def _sql(call: ToolCall, outcome: Outcome) -> tuple[list[Dataset], list[Dataset]]:
     text = ";\n".join(_texts(next((call.input[name] for name in _COMMANDS if call.input.get(name)), None)))
     found = _tables_in(text, call.kind)
     kind = {"mariadb": "mysql"}.get(call.kind, call.kind)
-    return await _tables(call, kind, call.input, found.reads), await _tables(call, kind, call.input, found.writes)
+    inputs = await _tables(call, kind, call.input, found.reads, text)
+    outputs = await _tables(call, kind, call.input, found.writes, text)
+    written = _written_rows(text, kind, outcome)
+    for name, dataset in zip(found.writes, outputs, strict=False):  # a database in memory has no datasets
+        if name in written:
+            dataset["rows"] = written[name]
+    return inputs, outputs
+
+
+def _written_rows(text: str, kind: str, outcome: Outcome) -> dict[str, int]:
+    """The rows that statements have written, by table, if the result has one part for each statement."""
+    from noetl.data.sql import first_word
+    from noetl.data.sql_statements import split
+
+    results = {**outcome.extracts, **(outcome.data if isinstance(outcome.data, Mapping) else {})}
+    statements = split(text, _dialect(kind))
+    if outcome.error is not None or f"command_{len(statements)}" in results:
+        return {}
+    written: dict[str, int] = {}
+    for number, statement in enumerate(statements):
+        part = results.get(f"command_{number}")
+        names = _tables_in(statement, kind).writes
+        count = part.get("row_count") if isinstance(part, Mapping) else None
+        word = first_word(statement)
+        if isinstance(count, int) and len(names) == 1 and (word in _WRITING or (word == "create" and count > 0)):
+            written[names[0]] = written.get(names[0], 0) + count
+    return written
 
 
 def _texts(command: Any) -> list[str]:
@@ -146,7 +175,8 @@ def _texts(command: Any) -> list[str]:
     return [text for item in command for text in _texts(item)] if isinstance(command, list | tuple) else []
 
 
-async def _tables(call: ToolCall, kind: str, side: Mapping[str, Any], names: Any) -> list[Dataset]:
+async def _tables(call: ToolCall, kind: str, side: Mapping[str, Any], names: Any, text: str = "") -> list[Dataset]:
+    """The datasets of tables; `text` are the statements, which may begin with the schema of the others."""
     if not names:
         return []
     if kind in ("duckdb", "sqlite"):
@@ -154,13 +184,39 @@ async def _tables(call: ToolCall, kind: str, side: Mapping[str, Any], names: Any
         if not file or file == ":memory:":
             return []
         place = await _database_file(call, str(file))
-        return [_dataset(place["namespace"], f"{place['name']}#{name}") for name in names]
+        return [_dataset(place["namespace"], f"{place['name']}#{_in_file(name, str(file))}") for name in names]
     credential = await _credential(call, side.get("auth", side.get("credential")), kind, _written(side))
     host = credential.get("account") or credential.get("project")
     server = str(host) if host else _servers(credential, {}, kind) or str(side.get("driver") or "")
     database, schema = (str(credential.get(name) or "") for name in ("database", "schema"))
     schema = schema or str(credential.get("dataset") or "")
+    if kind == "postgres":
+        schema = _schema(text, str(credential.get("options") or ""))
+    database = database or _DEFAULT_DATABASE.get(kind, "")
+    if kind == "bigquery":
+        names = [name.removeprefix(f"{server}.") for name in names]
     return [_dataset(f"{kind}://{server}", _qualified(kind, database, schema, name)) for name in names]
+
+
+def _in_file(name: str, file: str) -> str:
+    """A table of DuckDB or SQLite without the names of the database and of the default schema."""
+    stem = file.rpartition("/")[2].partition(".")[0]
+    return name.removeprefix(f"{stem}.main.").removeprefix("main.")
+
+
+def _schema(text: str, options: str) -> str:
+    """The schema of PostgreSQL for names without one, if the first statements or the options set `search_path`."""
+    from noetl.data.sql_statements import split
+
+    given = re.search(r"(?:-c\s*|--)search_path=(\S+)", options)
+    path = given[1] if given else ""
+    for statement in split(text):
+        found = _SEARCH_PATH.match(statement)
+        path = found[1] if found else path
+        if not re.match(r"(set|begin|start)\b", statement, re.IGNORECASE):
+            break
+    names = (name.strip().strip("\"'") for name in path.split(","))
+    return next((name for name in names if name and name != "$user"), "public")
 
 
 async def _database_file(call: ToolCall, file: str) -> Dataset:
@@ -179,7 +235,7 @@ async def _database_file(call: ToolCall, file: str) -> Dataset:
 def _qualified(kind: str, database: str, schema: str, name: str) -> str:
     """`database.schema.table`; a name without a schema is in that of the connection."""
     dots = name.count(".")
-    schema = "public" if kind == "postgres" else schema if kind in ("snowflake", "bigquery") else ""
+    schema = schema if kind in ("postgres", "snowflake", "bigquery") else ""
     if dots == 0 and schema:
         name, dots = f"{schema}.{name}", 1
     return f"{database}.{name}" if database and dots < (2 if kind in ("postgres", "snowflake") else 1) else name
@@ -198,7 +254,7 @@ async def _credential(call: ToolCall, auth: Any, kind: str, more: Mapping[str, A
         from noetl.connections.postgres import conninfo
 
         options = conninfo_to_dict(conninfo(fields))
-        return {**options, "database": _plain(str(options.get("dbname") or ""))}
+        return {**options, "database": _plain(str(options.get("dbname") or options.get("user") or ""))}
     dsn = str(fields.get("dsn") or "")
     found: dict[str, Any] = {}
     if "://" in dsn and kind != "kafka":
@@ -222,7 +278,9 @@ def _servers(credential: Mapping[str, Any], side: Mapping[str, Any], kind: str) 
     servers = next(filter(None, named), credential.get("dsn") if kind == "kafka" else None)
     if servers:
         each = servers if isinstance(servers, list | tuple) else str(servers).split(",")
-        return ",".join(str(server).strip().rpartition("://")[2].rpartition("@")[2].rstrip("/") for server in each)
+        return ",".join(
+            sorted(str(server).strip().rpartition("://")[2].rpartition("@")[2].rstrip("/").lower() for server in each)
+        )
     hosts = str(credential.get("host") or credential.get("hostaddr") or "").split(",")
     ports = str(credential.get("port") or _PORTS.get(kind) or "").split(",")
     return ",".join(_server(host, ports[min(number, len(ports) - 1)]) for number, host in enumerate(hosts))
@@ -230,8 +288,14 @@ def _servers(credential: Mapping[str, Any], side: Mapping[str, Any], kind: str) 
 
 def _server(host: Any, port: Any) -> str:
     name = str(host or "").rpartition("@")[2]
+    name = name if name.startswith("/") else name.lower().rstrip(".")  # a folder with a socket, or a host
     name = f"[{name}]" if name.count(":") > 1 and not name.startswith("[") else name
     return f"{name}:{port}" if name and port else name
+
+
+def _web_server(parts: SplitResult) -> str:
+    port = None if parts.port == _WEB_PORTS.get(parts.scheme) else parts.port
+    return f"{parts.scheme}://{_server(parts.hostname, port)}"
 
 
 async def _object(call: ToolCall) -> tuple[list[Dataset], list[Dataset]]:
@@ -239,10 +303,22 @@ async def _object(call: ToolCall) -> tuple[list[Dataset], list[Dataset]]:
     action = str(given.get("action") or given.get("operation") or given.get("op") or "").removeprefix("object_")
     writes = any(given.get(name) is not None for name in ("data", "body", "content", "value", "rows", "ref"))
     action = action or ("put" if writes else "get")
-    if action not in ("put", "write", "upload", "get", "read", "download"):
+    if action not in ("put", "write", "upload", "get", "read", "download", "copy", "move", "rename"):
         return [], []
     place = await _located(call, given, call.kind)
+    if action in ("copy", "move", "rename"):
+        return [place], [await _copied(call, place)]
     return ([], [place]) if action in ("put", "write", "upload") else ([place], [])
+
+
+async def _copied(call: ToolCall, place: Dataset) -> Dataset:
+    """Where an object is copied to: an address, or a key in its bucket; one that ends with `/` keeps the name."""
+    to = str(next((call.input[name] for name in ("to", "target", "destination") if call.input.get(name)), ""))
+    if to.endswith("/"):
+        to += place["name"].rpartition("/")[2]
+    if "://" in to or place["namespace"] == "file":
+        return await _located(call, {"uri": to}, "object")
+    return _dataset(place["namespace"], to.lstrip("/"))
 
 
 async def _located(call: ToolCall, side: Mapping[str, Any], kind: str) -> Dataset:
@@ -255,7 +331,7 @@ async def _located(call: ToolCall, side: Mapping[str, Any], kind: str) -> Datase
         address = re.sub(r"\?.*\bsig=.*", "", address)  # the token of a signed address
     parts = urlsplit(address)
     if parts.scheme in ("http", "https") and parts.netloc:
-        return _dataset(f"{parts.scheme}://{_server(parts.hostname, parts.port)}", parts.path.lstrip("/"))
+        return _dataset(_web_server(parts), parts.path.lstrip("/"))
     provider = _STORES.get(str(side.get("provider") or kind).lower())
     bucket = side.get("bucket") or side.get("container")
     if "://" not in address and provider and not bucket:
@@ -263,16 +339,19 @@ async def _located(call: ToolCall, side: Mapping[str, Any], kind: str) -> Datase
     place = parse_location(address, scheme=provider, bucket=str(bucket) if bucket else None)
     if place.scheme == "file":
         return _dataset("file", str(call.host.resolve_path(f"{place.bucket}/{place.key}")))
-    return _dataset(f"{_STORES.get(place.scheme, place.scheme)}://{place.bucket}", place.key)
+    key = place.key.rstrip("/") if kind == "delta" else place.key  # a table is a folder
+    return _dataset(f"{_STORES.get(place.scheme, place.scheme)}://{place.bucket}", key)
 
 
 def _tables_in(text: str, kind: str) -> Tables:
     from noetl.data.sql_tables import tables_of  # its patterns take a while to compile
 
-    dialect: Any = {"mariadb": "mysql", "bigquery": "mysql"}.get(
-        kind, kind if kind in ("postgres", "duckdb", "sqlite", "mysql") else "ansi"
-    )
-    return tables_of(text, dialect)
+    return tables_of(text, _dialect(kind))
+
+
+def _dialect(kind: str) -> Any:
+    known = ("postgres", "duckdb", "sqlite", "mysql")
+    return {"mariadb": "mysql", "bigquery": "mysql"}.get(kind, kind if kind in known else "ansi")
 
 
 def _dataset(namespace: str, name: str) -> Dataset:

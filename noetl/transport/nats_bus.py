@@ -142,6 +142,7 @@ class NatsBus:
                 self._preferred = (name, now + AFFINITY_SECONDS) if name.isalnum() else self._preferred
             except _errors() as problem:
                 log.debug("NATS: no server replied with its id: %s", problem or type(problem).__name__)
+                self._preferred = ("", asyncio.get_running_loop().time() + DISCOVERY_SECONDS)
         return self._preferred[0] or None
 
     async def _request(self, subject: str, payload: bytes, seconds: float, server: str = "") -> bytes:
@@ -213,6 +214,8 @@ class NatsBus:
         self._client = client
         for subject in list(self._subscriptions):
             await self._open(subject)
+        with contextlib.suppress(*_errors()):
+            await client.flush()  # from now on requests reach this subscriber
         self._first_connection.set()
 
     def _subscribe(self, subject: str, group: str, receive: Receive) -> None:

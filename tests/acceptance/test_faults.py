@@ -704,13 +704,12 @@ def as_v10(document: dict[str, Any]) -> dict[str, Any]:
 class Written(NamedTuple):
     """A written playbook and the finding that it must have."""
 
-    name: str
     text: str
     code: str | None
     line: int
 
 
-def written(name: str, document: dict[str, Any], fault: Fault | None, surface: str, style: str) -> Written:
+def written(document: dict[str, Any], fault: Fault | None, surface: str, style: str) -> Written:
     faulty = copy.deepcopy(document)
     if fault is not None:
         fault.change(faulty)
@@ -724,24 +723,36 @@ def written(name: str, document: dict[str, Any], fault: Fault | None, surface: s
     if fault is not None and style == "block":
         line += fault.lines
     text = "\n".join(writer.lines) + "\n"
-    return Written(f"{surface} {style} {name}", text, fault.code if fault is not None else None, line)
+    return Written(text, fault.code if fault is not None else None, line)
 
 
 VARIANTS = [("canonical", "block"), ("canonical", "flow"), ("v10", "block")]
-WRITTEN = [written(*case, *variant) for variant in VARIANTS for case in cases()]
+NAMES = [f"{surface} {style} {name}" for surface, style in VARIANTS for name, _, _ in cases()]
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def playbooks() -> dict[str, Written]:
+    """All playbooks; they are not written while tests are collected, which every process does."""
+    return {
+        f"{surface} {style} {name}": written(document, fault, surface, style)
+        for surface, style in VARIANTS
+        for name, document, fault in cases()
+    }
+
+
+@pytest.fixture(scope="module")
+def findings(
+    playbooks: dict[str, Written], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[dict[str, Any]]]:
     """The findings of all playbooks: one run of `noetl validate` each for as many files as fit a command line."""
     folder = tmp_path_factory.mktemp("faults")
     found: dict[str, list[dict[str, Any]]] = {}
     files: dict[str, str] = {}
-    for number, each in enumerate(WRITTEN):
+    for number, (name, each) in enumerate(playbooks.items()):
         file = folder / f"{number}.yaml"
         file.write_text(each.text, encoding="utf-8")
-        files[str(file)] = each.name
-        found[each.name] = []
+        files[str(file)] = name
+        found[name] = []
     names = list(files)
     for start in range(0, len(names), 400):
         command = [sys.executable, "-m", "noetl", "validate", "--format", "json", *names[start : start + 400]]
@@ -754,13 +765,16 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[st
 
 def test_there_are_more_than_a_hundred_faults() -> None:
     assert len({fault.name for _, _, fault in cases() if fault is not None}) > 100
-    assert len(WRITTEN) > 1000 and len({each.name for each in WRITTEN}) == len(WRITTEN)
+    assert len(NAMES) > 1000 and len({*NAMES}) == len(NAMES)
 
 
-@pytest.mark.parametrize("each", WRITTEN, ids=lambda each: each.name)
-def test_validate_reports_the_fault_on_its_line(each: Written, findings: dict[str, list[dict[str, Any]]]) -> None:
-    found = [(one["code"], one["line"]) for one in findings[each.name]]
-    assert found == ([(each.code, each.line)] if each.code else []), f"{findings[each.name]}\n{each.text}"
+@pytest.mark.parametrize("name", NAMES)
+def test_validate_reports_the_fault_on_its_line(
+    name: str, playbooks: dict[str, Written], findings: dict[str, list[dict[str, Any]]]
+) -> None:
+    each = playbooks[name]
+    found = [(one["code"], one["line"]) for one in findings[name]]
+    assert found == ([(each.code, each.line)] if each.code else []), f"{findings[name]}\n{each.text}"
 
 
 def test_the_tasks_cover_every_kind() -> None:

@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 PARTS = ("vars", "keychain", "executor", "workload", "workbook", "workflow")
 CASES: dict[str, dict[str, Any]] = {}
 for _file in sorted((HERE / "habits").glob("*.yml")):
-    for _name, _case in yaml.safe_load(_file.read_text()).items():
+    for _name, _case in yaml.load(_file.read_text(), yaml.CSafeLoader).items():
         CASES[f"{_file.stem}/{_name}"] = _case
 
 

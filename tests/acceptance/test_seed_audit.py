@@ -17,8 +17,8 @@ from tests.acceptance.test_habits import check_case
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-CASES: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "audit_cases.yml").read_text("utf-8"))
-ROWS = yaml.safe_load(SEED_AUDIT.read_text("utf-8"))
+CASES: dict[str, dict[str, Any]] = yaml.load((HERE / "audit_cases.yml").read_text("utf-8"), yaml.CSafeLoader)
+ROWS = yaml.load(SEED_AUDIT.read_text("utf-8"), yaml.CSafeLoader)
 
 
 @pytest.mark.parametrize("name", CASES)

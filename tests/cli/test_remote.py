@@ -157,6 +157,7 @@ def named(cluster, tmp_path_factory):
         (("schedule", "show", "nigtly"), "there is no schedule 'nigtly'; did you mean 'nightly'?"),
         (("schedule", "remove", "nigtly"), "did you mean 'nightly'?"),
         (("schedule", "run", "nigtly"), "did you mean 'nightly'?"),
+        (("schedule", "remove", "tests/named"), "'tests/named' is not in schedules: a name has no `/`"),
         (("webhook", "remove", "oders"), "there is no webhook 'oders'; did you mean 'orders'?"),
         (("webhook", "add", "tests/named", "--name", "x", "--credential", "warehous"), "did you mean 'warehouse'?"),
         (("trigger", "show", "folow"), "there is no trigger 'folow'; did you mean 'follow'?"),

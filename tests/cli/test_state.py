@@ -39,6 +39,11 @@ def test_executions_share_state(noetl, playbook):
     assert noetl("rerun", "last", "--json").json["output"]["data"] == [4, 4]
 
 
+def test_a_long_text_does_not_hide_what_is_beside_it(noetl):
+    assert noetl("state", "set", "loads/orders", 'load={"boundary": "' + "x" * 5_000 + '", "cursor": 7}').code == 0
+    assert '{"boundary":"xxxxxxxxx...","cursor":7}' in noetl("state", "show", "loads/orders").out
+
+
 def test_a_failed_execution_commits_nothing(noetl, playbook):
     file = playbook(COUNT.replace("result = [n", "result = 1/0, [n"))
     assert noetl("run", file).code == 1

@@ -69,3 +69,54 @@ def test_nested_values_are_not_changed(rows: list[dict[str, object]]):
         path.unlink()
     finally:
         tables.close()
+
+
+LARGE = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([LARGE, 1.5], [f"{LARGE}.0", 1.5]),
+        ([2**64, 1.5, None], [f"{2**64}.0", 1.5, None]),
+        ([-LARGE, 0.1 + 0.2], [f"-{LARGE}.{'0' * 17}", 0.1 + 0.2]),
+        ([2**70, 1e300], [str(2**70), "1e+300"]),
+        ([[LARGE, 1.5]], [[LARGE, 1.5]]),
+        ([{"a": LARGE}, {"a": 1.5}], [{"a": LARGE}, {"a": 1.5}]),
+        ([{"a": LARGE, "b": 1.5}], [{"a": LARGE, "b": 1.5}]),
+        ([1, 1.5], [1.0, 1.5]),
+    ],
+)
+@pytest.mark.parametrize("stored", [False, True], ids=["value", "stored"])
+def test_integers_beside_fractions_keep_all_digits(values: list[object], found: list[object], *, stored: bool) -> None:
+    rows = [{"v": value} for value in values]
+
+    async def content() -> AsyncIterator[object]:
+        for row in rows:
+            yield row
+
+    with closing(ResultTables()) as tables:
+        if stored:
+            asyncio.run(tables.add_rows(("step", "t"), content()))
+        else:
+            tables.add_value(("step", "t"), rows)
+        assert [row["v"] for row in tables.rows("SELECT v FROM step.t", 10).rows] == found
+
+
+def test_values_of_a_stored_csv_are_not_changed() -> None:
+    async def content() -> AsyncIterator[bytes]:
+        yield f"code,n\n007,{2**70}\n012,0.12345678901234567890\n".encode()
+
+    with closing(ResultTables()) as tables:
+        asyncio.run(tables.add_payload(("step", "t"), "csv", content()))
+        rows = tables.rows("SELECT * FROM step.t", 10).rows
+    assert rows == [{"code": "007", "n": str(2**70)}, {"code": "012", "n": "0.12345678901234567890"}]
+
+
+def test_one_large_document_is_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(result_tables, "LOAD_MEMORY", "16MB")
+    monkeypatch.setattr(result_tables, "LONG_LINE", 1 << 20)
+    with closing(ResultTables()) as tables:
+        tables.add_value(("step", "s"), {"text": "x" * 4_000_000, "list": ["y" * 90] * 20_000})
+        found = tables.rows("SELECT length(text) AS n, len(list) AS k FROM step.s", 1).rows
+    assert found == [{"n": 4_000_000, "k": 20_000}]

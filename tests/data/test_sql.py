@@ -177,3 +177,10 @@ def test_what_statements_do_to_the_session() -> None:
     assert leaves_traces("create temp table t (a int)")
     assert leaves_traces("select set_config('a', 'b', false)")
     assert not leaves_traces("-- first\n(select 1)")
+
+
+def test_names_that_come_twice_get_a_number_that_no_other_name_has():
+    from noetl.data.values import unique_names
+
+    assert unique_names(["a", "a", "b", "a"]) == ["a", "a_2", "b", "a_3"]
+    assert unique_names(["a", "a", "a_2", "a"]) == ["a", "a_3", "a_2", "a_4"]

@@ -13,7 +13,7 @@ from noetl.core.engine.concurrency_keys import SUSPECTS
 from noetl.server.concurrency import limiter
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.storage.ports.queue import QueuedRun
-from tests.simulation import shrink, simulate
+from tests.simulation import shrink, simulate, virtual_time
 from tests.simulation.killers import outcomes
 from tests.simulation.many_nodes import Simulation, Size
 from tests.simulation.planted_bugs import PLANTED_BUGS, first_violation
@@ -54,6 +54,23 @@ FIRST_SEEDS = {  # that catch bugs which most seeds do not reach; the others are
     "a late report starts the next task": 27,
     "a child is started with a new idempotency key each time": 26,
     "contributions are joined in the order of completion": 22,
+    "a guard that is false is true": 14,
+    "the projection is not written with the events": 12,  # others find a livelock, which takes long
+    "appends are acknowledged before they are durable": 12,
+    "a task with at_most_once runs again after a lost worker": 11,
+    "the start of a task is not stored before its tool runs": 11,
+    "a lease whose order was lost stays until it expires": 8,
+    "tokens of one partition run at the same time": 7,
+    "tokens of one partition enter in reverse order": 7,
+    "timers never fire": 7,
+    "timers are not set after a take-over": 7,
+    "a run that waits for a worker does not hold its partition": 7,
+    "tokens with an equal key run both": 7,
+    "a new lease restarts at the first task": 6,
+    "repeated events are accepted as new ones": 6,
+    "a server believes its stale cache when it refuses": 5,
+    "outstanding child executions are dropped": 5,
+    "a worker that stops does not say that a tool had begun": 4,
 }
 QUICK = [name for name in PLANTED_BUGS if name not in EDITS or name in QUICK_EDITS]
 
@@ -63,6 +80,14 @@ def test_a_planted_bug_is_caught(name: str):
     first = FIRST_SEEDS.get(name, 0)
     result = first_violation(name, [*range(first, 400), *range(first)])
     assert result is not None, f"not caught: {name}"
+
+
+def test_a_livelock_is_a_violation():
+    with (
+        PLANTED_BUGS["the projection is not written with the events"](),
+        patch.object(virtual_time, "MAX_TURNS", 20_000),
+    ):
+        assert any(each.startswith("livelock: ") for each in simulate(3, 60).violations)
 
 
 @pytest.mark.parametrize("seed", range(6))

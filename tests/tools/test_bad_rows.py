@@ -353,6 +353,15 @@ def test_a_quarantine_is_any_file_or_object(path: str, place: Place) -> None:
     assert [row["position"] for row in found] == [4, 8]
 
 
+@pytest.mark.parametrize("kind", ["postgres", "duckdb", "sqlite"])
+def test_a_quarantine_with_other_columns_is_named_in_the_error(kind: str, place: Place) -> None:
+    target = {**make_target(kind, place), "bad_rows": "quarantine", "quarantine": {"table": "t_bad"}}
+    run_sql(kind, place, "create table t_bad (other int)")
+    source = {"kind": "file", "path": place.write("in.csv", csv_text()), "types": TYPES}
+    message = failure(move(place.folder, source, target))
+    assert "the quarantine: " in message and "its columns are row, reason" in message, message
+
+
 def test_a_quarantine_file_holds_the_bad_rows_of_the_last_transfer(tmp_path: Path) -> None:
     target = {"kind": "file", "path": "o.jsonl"}
     (tmp_path / "in.jsonl").write_text('{"a": 1}\nno json\n')

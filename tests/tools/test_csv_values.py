@@ -165,3 +165,59 @@ def test_a_key_that_looks_like_a_second_one_is_read(tmp_path: Path) -> None:
     assert run_tool("transfer", given, host=ToolHost(folder=tmp_path)).error is None
     rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
     assert rows == [{"v": 1, "v_1": 2, "V_2": None}, {"v": None, "v_1": 3, "V_2": 4}]
+
+
+BOM = b"\xef\xbb\xbf"
+BIG = 2**53 + 1
+FILES = {  # name, content, fields of the source, rows
+    "a header with line breaks": ("a.csv", b'"a\nb";"c, d"\r\n1;x\r\n', {}, [{"a\nb": 1, "c, d": "x"}]),
+    "a header with other line breaks": ("a.csv", b'"a\r\nb","c\nd"\n1,x\n', {}, [{"a\r\nb": 1, "c\nd": "x"}]),
+    "a delimiter in a name": ("a.csv", b"Price, EUR;Name\n1;x\n", {}, [{"Price, EUR": 1, "Name": "x"}]),
+    "a mark before quotes": ("a.csv", BOM + b'"a, b","c"\n1,x\n', {}, [{"a, b": 1, "c": "x"}]),
+    "empty lines before the names": ("a.csv", b"\r\n\na,b\nx,y\n", {}, [{"a": "x", "b": "y"}]),
+    "numbers of base 16": ("a.csv", b"a\n0x10\n1.5\ninf\n", {}, [{"a": "0x10"}, {"a": "1.5"}, {"a": "inf"}]),
+    "latin-1": ("a.csv", "a,b\n1,é\n".encode("latin-1"), {"encoding": "latin-1"}, [{"a": 1, "b": "é"}]),
+    "utf-16": ("a.tsv", "a\tb\r\n1\té\r\n".encode("utf-16"), {"encoding": "utf-16"}, [{"a": 1, "b": "é"}]),
+    "JSON in latin-1": ("a.json", '[{"a": "é"}]'.encode("latin-1"), {"encoding": "latin-1"}, [{"a": "é"}]),
+    "a mark before JSON": ("a.json", BOM + b'[{"a": 1}]', {}, [{"a": 1}]),
+    "a mark before JSON lines": ("a.jsonl", BOM + b'{"a": 1}\n{"a": 2}', {}, [{"a": 1}, {"a": 2}]),
+    "large integers and fractions": (
+        "a.json", f'[{{"a": {BIG}}}, {{"a": 1.5}}]'.encode(), {}, [{"a": BIG}, {"a": 1.5}]
+    ),
+    "large integers of a list in a document": (
+        "a.json", f'{{"list": [{{"a": 1.5}}, {{"a": -{BIG}}}]}}'.encode(), {"rows_path": "list"},
+        [{"a": 1.5}, {"a": -BIG}]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", [False, True], ids=["path", "glob"])
+@pytest.mark.parametrize(("name", "content", "fields", "rows"), FILES.values(), ids=list(FILES))
+def test_unusual_files_are_read(
+    tmp_path: Path, name: str, content: bytes, fields: dict[str, Any], rows: list[Any], pattern: bool
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    source = {"kind": "file", **({"glob": name.replace("a.", "*.")} if pattern else {"path": name}), **fields}
+    given = {"source": source, "targets": [{"kind": "file", "path": "out.jsonl"}]}
+    outcome = run_tool("transfer", given, host=ToolHost(folder=tmp_path))
+    assert outcome.error is None, outcome.error
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "message"),
+    [
+        ("a.csv", "a\né\n".encode("latin-1"), {}, "a.csv: line 2 is not UTF-8: set `encoding` in the source"),
+        ("a.csv", "é\n1\n".encode("latin-1"), {}, "a.csv: line 1 is not UTF-8: set `encoding` in the source"),
+        ("a.csv", b"a\n1\n", {"encoding": "utf-16"}, "a.csv is not utf-16: set `encoding` in the source"),
+        ("a.csv", b"a\n1\n", {"encoding": "base64"}, "the encoding 'base64' is not known"),
+        ("a.csv", b"a,b\n1,2\n", {"types": {"c": "text"}}, "types.c: the source has no such column; columns: a, b"),
+    ],
+)
+def test_texts_that_cannot_be_read_are_errors(
+    tmp_path: Path, name: str, content: bytes, fields: dict[str, Any], message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    given = {"source": {"kind": "file", "path": name, **fields}, "targets": [{"kind": "file", "path": "out.jsonl"}]}
+    outcome = run_tool("transfer", given, host=ToolHost(folder=tmp_path))
+    assert outcome.error is not None and message in outcome.error.message

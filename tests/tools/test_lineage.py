@@ -41,6 +41,9 @@ def names(datasets: list[dict[str, Any]]) -> list[str]:
         ("object", {"uri": "out/x.json", "data": {}}, [], ["file /work/out/x.json"]),
         ("object", {"action": "list", "uri": "s3://bucket/a"}, [], []),
         ("s3", {"bucket": "b", "key": "k", "action": "put", "data": 1}, [], ["s3://b k"]),
+        ("object", {"action": "copy", "uri": "s3://b/a/k", "to": "x/"}, ["s3://b a/k"], ["s3://b x/k"]),
+        ("object", {"action": "move", "uri": "a.csv", "to": "s3://b/x"}, ["file /work/a.csv"], ["s3://b x"]),
+        ("object", {"action": "rename", "path": "a.csv", "target": "b.csv"}, ["file /work/a.csv"], ["file /work/b.csv"]),
     ],
 )  # fmt: skip
 def test_datasets_of_sql_and_objects(kind, given, inputs, outputs):
@@ -134,3 +137,37 @@ def test_a_failed_task_has_datasets_without_rows():
 
 def test_a_credential_that_cannot_be_read_leaves_the_outcome_unchanged():
     assert lineage("postgres", {"auth": "nothing", "command": "SELECT * FROM t"}) == {}
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        [
+            {"kind": "postgres", "auth": "postgresql://u@H./d", "table": "sales.t"},
+            {"kind": "postgres", "auth": "postgresql://u@h/d?options=-csearch_path%3Dsales", "table": "t"},
+            {"kind": "postgres", "auth": "host=h dbname=d options='-c search_path=sales,public -c a=b'", "query": "TABLE t"},
+            {"kind": "postgres", "auth": "postgresql://d@h", "query": 'SET search_path TO "$user", "sales"; SELECT * FROM t'},
+        ],
+        [{"kind": "http", "url": "https://h/x"}, {"kind": "http", "url": "https://H:443/x"}],
+        [{"kind": "duckdb", "file": "d.duckdb", "table": name} for name in ("t", "main.t", "d.main.t")],
+        [{"kind": "sqlite", "file": "d.db", "query": f"SELECT * FROM {name}"} for name in ("t", "main.t")],
+        [{"kind": "clickhouse", "auth": {"host": "h"}, "table": name} for name in ("t", "default.t")],
+        [{"kind": "bigquery", "auth": {"project": "p"}, "query": f"SELECT * FROM {name}"} for name in ("d.t", "`p.d.t`")],
+        [{"kind": "kafka", "servers": servers, "topic": "t"} for servers in ("a:1,b:2", ["b:2", "A:1"])],
+        [{"kind": "delta", "uri": uri} for uri in ("s3://b/t", "s3://b/t/")],
+    ],
+)  # fmt: skip
+def test_the_same_data_has_one_name(sides):
+    found = {tuple(names(lineage("transfer", {"source": side, "targets": []})["inputs"])) for side in sides}
+    assert len(found) == 1, found
+
+
+def test_sql_statements_have_the_rows_that_they_write():
+    text = "CREATE TABLE t (a int); INSERT INTO t SELECT 1; INSERT INTO t SELECT 2; DELETE FROM u; UPDATE v SET a = 1"
+    data = {f"command_{number}": {"row_count": count} for number, count in enumerate((0, 3, 4, 5, 6))}
+    found = lineage("sqlite", {"file": "x.db", "command": text}, ok({"row_count": 6, **data}))
+    assert {each["name"]: each.get("rows") for each in found["outputs"]} == {
+        "/work/x.db#t": 7,
+        "/work/x.db#u": None,
+        "/work/x.db#v": 6,
+    }

@@ -10,6 +10,8 @@ from typing import Any
 
 import duckdb
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from noetl.core.model.outcome import Outcome
@@ -237,6 +239,39 @@ def test_members_that_are_gone_become_null(place: Place, later: Any) -> None:
     good(move(place, [{"id": 1, "to": later}], mode="upsert", key="id"))
     found = place.query("select id, to__city, to__at__lat, note from orders order by id")
     assert found == [(1, None, None, "a"), (2, "Rome", None, None)]
+
+
+@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize("files", [["id"], ["id", "to"]])
+def test_an_object_that_no_row_of_a_chunk_has_becomes_null(place: Place, files: list[str], size: int) -> None:
+    """Members of an object are those of the load, not of a chunk; other columns that do not come stay."""
+    first = [{"id": each, "to": {"city": "Oslo"}, "note": "a", "__v": 7} for each in (1, 2)]
+    good(move(place, first, mode="upsert", key="id"))
+    for number, last in enumerate(files, 1):
+        row = {"id": number} if last == "id" else {"id": number, "to": {"city": "Rome"}}
+        pq.write_table(pa.Table.from_pylist([row]), place.folder / f"{number}.parquet")
+    good(move(place, {"kind": "file", "path": "*.parquet"}, mode="upsert", key="id", chunk={"size": size}))
+    found = place.query('select id, to__city, note, "__v" from orders order by id')
+    assert found == [(1, None, "a", 7), (2, "Rome" if "to" in files else "Oslo", "a", 7)]
+
+
+def test_files_with_other_columns_need_no_contract(place: Place) -> None:
+    """The default of nested tables is `evolve`."""
+    for number, text in enumerate(("id,a\n1,2\n", "id,b\n2,x\n")):
+        (place.folder / f"{number}.csv").write_text(text)
+    good(move(place, {"kind": "file", "path": "*.csv"}, mode="upsert", key="id"))
+    assert place.query("select id, a, b from orders order by id") == [(1, 2, None), (2, None, "x")]
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_values_of_several_types_are_text(place: Place, size: int) -> None:
+    rows = [{"id": 1, "v": "a", "to": {"n": 1}}, {"id": 2, "v": 5, "to": {"n": "b"}, "codes": [7, "c", True]}]
+    good(move(place, rows, mode="upsert", key="id", chunk={"size": size}))
+    assert place.query("select id, v, to__n from orders order by id") in (
+        [(1, "a", "1"), (2, "5", "b")],
+        [(1, "a", 1), (2, "5", "b")],  # a column of SQLite holds both
+    )
+    assert place.query("select value from orders__codes order by _index_1") == [("7",), ("c",), ("true",)]
 
 
 def test_a_value_that_became_an_object_is_gone(place: Place) -> None:

@@ -437,3 +437,48 @@ def test_reading_creates_no_folder(tmp_path):
         assert outcome.error is not None and outcome.error.kind == "not_found"
         assert f"file://{tmp_path}/none/a.txt" in outcome.error.message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compressed_object_is_decompressed_into_a_file(base: str, host: ToolHost, tmp_path: Path) -> None:
+    auth = {"auth": "store"} if base.startswith("s3") else {}
+    (tmp_path / "in.csv").write_bytes(b"a\n1\n")
+    put = {"action": "put", "uri": f"{base}/x.csv.gz", "file": "in.csv", **auth}
+    assert run_tool("object", put, host=host).error is None
+    get = {"action": "get", "uri": f"{base}/x.csv.gz", **auth}
+    for fields, content in (
+        ({"file": "out.csv"}, b"a\n1\n"),
+        ({"file": "out.csv.gz"}, compression.compress(b"a\n1\n", "gzip")),
+        ({"file": "raw.csv", "compression": "none"}, compression.compress(b"a\n1\n", "gzip")),
+    ):
+        outcome = run_tool("object", {**get, **fields}, host=host)
+        assert outcome.error is None, outcome.error
+        assert (tmp_path / fields["file"]).read_bytes() == content
+        assert outcome.data["bytes"] == len(content)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"action": "delete", "uri": "*.csv"}, "*.csv: `delete` takes no pattern; loop over the objects of a list"),
+        ({"action": "move", "uri": "a.csv", "to": "b.csv", "create": True}, "b.csv: the object already exists"),
+        ({"action": "get", "uri": "c.parquet"}, "c.parquet: "),
+        ({"action": "get", "uri": "d.csv.gz", "file": "out.csv"}, "d.csv.gz: the content is not valid gzip"),
+    ],
+)
+def test_errors_name_the_object(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    for name in ("a.csv", "b.csv", "c.parquet", "d.csv.gz"):
+        (tmp_path / name).write_text("a\n1\n")
+    outcome = run_tool("object", fields, host=ToolHost(folder=tmp_path))
+    assert outcome.error is not None and outcome.error.message.startswith(f"file://{tmp_path}/{message}")
+    assert (tmp_path / "a.csv").exists() and not (tmp_path / "out.csv").exists()
+
+
+def test_keys_of_a_folder_are_deleted_and_marks_before_json_are_ignored(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        (tmp_path / "d").mkdir(exist_ok=True)
+        (tmp_path / "d" / name).write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    host = ToolHost(folder=tmp_path)
+    assert run_tool("object", {"action": "get", "uri": "d/a.json"}, host=host).data == {"a": 1}
+    delete = {"action": "delete", "uri": "d/", "keys": ["a.json", "b.json", "c.json"]}
+    assert run_tool("object", delete, host=host).data == {"deleted": 2}
+    assert not list((tmp_path / "d").iterdir())

@@ -207,7 +207,80 @@ def test_without_a_contract_a_later_column_is_an_error_that_names_it(place: Plac
     assert outcome.error is not None and "name" in outcome.error.message and "schema" in outcome.error.message
 
 
+# ── columns without values ───────────────────────────────────────────────────────────────────
+
+
+def paged(api: str, monkeypatch: pytest.MonkeyPatch, *pages: list[dict[str, Any]]) -> dict[str, Any]:
+    """A source with these pages."""
+    monkeypatch.setattr(f"{__name__}.PAGES", pages)
+    return {"kind": "http", "url": api, "pages": {"param": "page"}}
+
+
+@pytest.mark.parametrize("loads", [1, 2])
+def test_a_column_gets_its_type_with_its_first_value(
+    place: Place, api: str, monkeypatch: pytest.MonkeyPatch, loads: int
+) -> None:
+    pages = [[{"id": 1, "n": None, "t": None, "s": None}], [{"id": 2, "n": 5, "t": None}], [{"id": 3, "n": None}]]
+    later = [{"id": 4, "n": 2**40, "t": "x", "s": [1]}]
+    for some in [[*pages, later]] if loads == 1 else [pages, [later]]:
+        source = paged(api, monkeypatch, *some)
+        good(move(place.folder, source, place.target(schema="evolve", mode="upsert", key="id")))
+    assert place.query("select id, n, t from t order by id") == [
+        (1, None, None), (2, 5, None), (3, None, None), (4, 2**40, "x"),
+    ]  # fmt: skip
+    assert place.type_of("n") == "bigint" and place.type_of("s") in ("jsonb", "json")
+
+
+def test_a_column_without_values_that_others_have_filled_stays_text(place: Place) -> None:
+    good(move(place.folder, [{"id": 1, "n": None}], place.target(schema="evolve")))
+    place.query("update t set n = 'mine'")
+    good(move(place.folder, [{"id": 2, "n": 5}], place.target(schema="evolve")))
+    assert place.query("select id, n from t order by id") == [(1, "mine"), (2, "5")]
+
+
+@pytest.mark.parametrize("path", ["in.csv", "in.json", "in.jsonl"])
+def test_a_column_of_a_file_without_types_gets_its_type_with_its_first_value(place: Place, path: str) -> None:
+    empty = {"in.csv": "id,n\n1,\n", "in.json": '[{"id": 1, "n": null}]', "in.jsonl": '{"id": 1, "n": null}\n'}[path]
+    for text in (empty, empty.replace("null", "7").replace("1,\n", "1,7\n")):
+        (place.folder / path).write_text(text)
+        good(move(place.folder, {"kind": "file", "path": path}, place.target(schema="evolve")))
+    assert place.query("select n from t order by n") in ([(7,), (None,)], [(None,), (7,)])
+    assert place.type_of("n") == "bigint"
+
+
+def test_a_page_without_values_does_not_make_numbers_text(
+    tmp_path: Path, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = paged(api, monkeypatch, [{"id": 1, "n": 1}], [{"id": 2, "n": None}], [{"id": 3}], [{"id": 4, "n": 4}])
+    good(move(tmp_path, source, {"kind": "file", "path": "o.parquet", "schema": "evolve"}))
+    table = pq.read_table(tmp_path / "o.parquet")
+    assert table.schema.field("n").type == pa.int64() and table["n"].to_pylist() == [1, None, None, 4]
+
+
+def test_rows_without_a_contract_beside_one_with_a_contract(
+    tmp_path: Path, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = paged(api, monkeypatch, [{"id": 1, "n": None}], [{"id": 2, "n": 5}])
+    targets = [{"kind": "duckdb", "file": "t.duckdb", "table": name} for name in ("a", "b")]
+    good(move(tmp_path, source, {**targets[0], "schema": "evolve"}, targets[1]))
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        assert database.execute("select n from a order by id").fetchall() == [(None,), (5,)]
+        assert database.execute("select n from b order by id").fetchall() == [(None,), ("5",)]
+
+
 # ── files ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [([5, -3], "bigint"), ([2**63 - 1, -(2**63)], "bigint"), ([2**62 + 1, 1.5], "numeric"), ([1e300, 2.5], "double")],
+)
+def test_integers_of_json_files_are_exact(place: Place, values: list[Any], kind: str) -> None:
+    """DuckDB detects HUGEINT for negative and positive ones, and DOUBLE for those beside a fraction."""
+    (place.folder / "in.jsonl").write_text("".join(json.dumps({"v": value}) + "\n" for value in values))
+    good(move(place.folder, {"kind": "file", "path": "in.jsonl"}, place.target()))
+    assert [row[0] for row in place.query("select v from t order by v desc")] == values
+    assert kind in place.type_of("v").replace("decimal", "numeric")
 
 
 @pytest.mark.parametrize("path", ["o.parquet", "o.csv", "o.jsonl", "o.arrow"])
@@ -429,3 +502,91 @@ def test_arrays_of_lists_in_a_file_keep_their_digits(place: Place) -> None:
     assert frozen.error is not None and "numeric(7, 4)[]" in frozen.error.message
     good(move(place.folder, source, {**place.target(), "schema": "evolve"}))
     assert place.query("select v from t") == [([Decimal("1.2345"), None],)]
+
+
+def test_texts_of_json_have_no_quotes_in_a_column_that_becomes_text(place: Place) -> None:
+    target = place.target(schema="evolve")
+    good(move(place.folder, [{"v": "a b"}, {"v": 7}, {"v": {"x": "y"}}, {"v": None}], target))
+    good(move(place.folder, [{"v": "c"}], target))
+    assert place.type_of("v") in ("text", "varchar")
+    found = {None if row[0] is None else row[0].replace(" ", "") for row in place.query("select v from t")}
+    assert found == {"ab", "7", '{"x":"y"}', None, "c"}
+
+
+def test_large_numbers_without_a_fraction_fit_integers(place: Place) -> None:
+    place.query("create table t (v bigint)")
+    pq.write_table(pa.table({"v": [1e10, None, 2.0]}), place.folder / "in.parquet")
+    good(move(place.folder, {"kind": "file", "path": "in.parquet"}, place.target(schema="evolve")))
+    assert place.query("select v from t where v is not null order by v") == [(2,), (10**10,)]
+
+
+@pytest.mark.parametrize(
+    ("column", "first", "value"),
+    [
+        ("REAL", 1.5, "007"), ("INTEGER", 1, "007"), ("INTEGER", 1, " 7"), ("REAL", 1.5, 2**62 + 1),
+        ("INTEGER", 1, Decimal("1.2345678901234567890")), ("TEXT", "a", True),
+    ],
+)  # fmt: skip
+def test_evolve_keeps_values_that_a_column_of_sqlite_would_change(
+    tmp_path: Path, column: str, first: Any, value: Any
+) -> None:
+    with sqlite3.connect(tmp_path / "t.sqlite") as database:
+        database.execute(f"create table t (id integer primary key, v {column}, w text)")
+        database.execute("insert into t values (1, ?, 'x')", [first])
+    target = {"kind": "sqlite", "file": "t.sqlite", "table": "t", "schema": "evolve", "mode": "upsert", "key": "id"}
+    types = {"types": {"v": "numeric"}} if isinstance(value, Decimal) else {}
+    given = str(value) if types else value
+    good(move(tmp_path, {"kind": "data", "data": [{"id": 2, "v": given}], **types}, target))
+    with sqlite3.connect(tmp_path / "t.sqlite") as database:
+        found = database.execute("select v, w from t order by id").fetchall()
+    assert found == [(first, "x"), ("true" if value is True else given, None)]
+
+
+def test_sqlite_refuses_to_replace_a_column_with_an_index(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "t.sqlite") as database:
+        database.executescript("create table t (v real); create index i on t (v)")
+    outcome = move(tmp_path, [{"v": "007"}], {"kind": "sqlite", "file": "t.sqlite", "table": "t", "schema": "evolve"})
+    assert outcome.error is not None and outcome.error.kind == "schema"
+    assert "the column 'v'" in outcome.error.message and "make it TEXT" in outcome.error.message
+
+
+def test_later_rows_of_sqlite_may_have_other_types(place: Place) -> None:
+    """Its columns have no fixed types; the first batch has 10,000 rows."""
+    with sqlite3.connect(place.folder / "in.sqlite") as database:
+        database.execute("create table s (v)")
+        database.executemany("insert into s values (?)", [*((number,) for number in range(10_000)), ("x",)])
+    source = {"kind": "sqlite", "file": "in.sqlite", "table": "s"}
+    good(move(place.folder, source, place.target(schema="evolve")))
+    assert place.query("select count(*), max(v) from t") == [(10_001, "x")]
+
+
+@pytest.mark.parametrize("values", [[[1], "x"], [True, 0, "x"], ["x", [1]], ["x", 1], [1, True, "x"]])
+def test_texts_in_a_later_page_have_no_quotes(
+    place: Place, api: str, monkeypatch: pytest.MonkeyPatch, values: list[Any]
+) -> None:
+    place.query("create table t (id int, v text)")
+    source = paged(api, monkeypatch, *([{"id": number, "v": value}] for number, value in enumerate(values)))
+    good(move(place.folder, source, place.target(schema="evolve")))
+    found = [row[0] for row in place.query("select v from t order by id")]
+    assert found == [value if isinstance(value, str) else json.dumps(value) for value in values]
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_numbers_beside_booleans_are_rejected_one_by_one(place: Place, size: int) -> None:
+    place.query("create table t (id int, v bigint)")
+    rows = [{"id": 1, "v": 5}, {"id": 2, "v": True}, {"id": 3, "v": {"k": 1}}, {"id": 4, "v": 7}]
+    others = {"bad_rows": "quarantine", "quarantine": {"kind": "file", "path": "bad.jsonl"}, "chunk": {"size": size}}
+    good(move(place.folder, rows, place.target(schema="freeze"), **others))
+    assert place.query("select id, v from t order by id") == [(1, 5), (4, 7)]
+    bad = [json.loads(line) for line in (place.folder / "bad.jsonl").read_text().splitlines()]
+    assert [(row["position"], row["row"]["v"]) for row in bad] == [(2, True), (3, {"k": 1})]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_type_becomes_wider_in_a_later_chunk_with_a_quarantine(place: Place, mode: str) -> None:
+    place.query("create table t (id int, v bigint)")
+    others = {"bad_rows": "quarantine", "quarantine": {"kind": "file", "path": "bad.jsonl"}, "chunk": {"size": 1}}
+    target = place.target(schema="evolve", mode=mode, key="id")
+    found = good(move(place.folder, [{"id": 1, "v": 5}, {"id": 2, "v": "x"}], target, **others))
+    assert found["quarantined"] == 0
+    assert [row[0] for row in place.query("select v from t order by id")] == ["5", "x"]

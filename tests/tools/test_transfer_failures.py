@@ -8,12 +8,14 @@ import sqlite3
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from noetl.connections import duckdb as duck
@@ -167,3 +169,28 @@ def test_a_source_that_ends_with_a_cancellation_does_not_wait_forever() -> None:
 
     with pytest.raises(asyncio.CancelledError, match="of a part of the source"):
         asyncio.run(scenario())
+
+
+class _CleanupWaits(ThreadPoolExecutor):
+    """A busy pool: what removes a folder waits for a thread until it is cancelled."""
+
+    def submit(self, call: Any, /, *arguments: Any, **named: Any) -> Any:
+        if "cleanup" in repr(call):
+            return Future()
+        return super().submit(call, *arguments, **named)
+
+
+def test_a_failed_target_leaves_no_folder_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for number, value in enumerate((1, 1.5, "x")):
+        pq.write_table(pa.table({"a": [value]}), tmp_path / f"in{number}.parquet")
+    given = {"source": {"kind": "file", "glob": "in*.parquet"}, "targets": [{"kind": "file", "path": "o.parquet"}]}
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_default_executor(_CleanupWaits())
+        outcome = await load("transfer")(tool_call("transfer", given, host=ToolHost(folder=tmp_path)))
+        assert outcome.error is not None and "'a' is int64 in the first rows" in outcome.error.message
+        await close_loop_resources()
+
+    asyncio.run(scenario())
+    assert not list(tmp_path.glob("noetl-transfer-*"))

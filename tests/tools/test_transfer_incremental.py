@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
@@ -24,7 +25,7 @@ from noetl.core.templates.deferred import DeferredTemplate
 from noetl.testing.tools import ToolHost, run_tool
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.cursor_lag import earlier
-from noetl.tools.transfer.incremental import _like
+from noetl.tools.transfer.incremental import HASH_BYTES, _like
 from tests.tools.test_transfer_web import Api, api  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +131,112 @@ def test_rows_at_the_boundary_are_neither_lost_nor_doubled(source, tmp_path, typ
     assert loaded(target) == [1, 2, 3, 4]
     cursor = pipeline.load().data["cursor"]
     assert cursor["column"] == "seen" and cursor["from"] == cursor["to"]
+
+
+@pytest.mark.parametrize("read", [{"table": "orders"}, {"query": "select * from orders -- all of them"}])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_first_load_without_rows_and_a_comment_in_the_query(source, tmp_path, mode, read):
+    side, place = source
+    made(place, "bigint")
+    side = {name: each for name, each in side.items() if name != "table"} | read
+    target = tmp_path / "target.duckdb"
+    pipeline = Pipeline(
+        tmp_path, side, {"kind": "duckdb", "file": str(target), "table": "orders", "mode": mode, "key": "id"}
+    )
+    for rows in ([], ["5", "6"], ["6", "7"]):
+        add(place, *rows)
+        outcome = pipeline.load()
+        assert outcome.status == "ok", outcome.error
+    assert execute(str(target), "select * from orders order by id") == [(1, 5), (2, 6), (3, 6), (4, 7)]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_cursor_with_nanoseconds(tmp_path, mode):
+    """Rows of one microsecond have the same cursor."""
+    place, target = str(tmp_path / "source.duckdb"), tmp_path / "target.duckdb"
+    made(place, "timestamp_ns", "'1969-12-31 23:59:59.123456788'", "'1969-12-31 23:59:59.123456789'")
+    side = {"kind": "duckdb", "file": place, "table": "orders"}
+    pipeline = Pipeline(
+        tmp_path, side, {"kind": "duckdb", "file": str(target), "table": "orders", "mode": mode, "key": "id"}
+    )
+    for rows in ([], ["'1969-12-31 23:59:59.123456790'"], ["'2026-01-01 00:00:00.000000001'"], []):
+        add(place, *rows)
+        outcome = pipeline.load()
+        assert outcome.status == "ok", outcome.error
+    assert loaded(target) == [1, 2, 3, 4]
+    assert pipeline.state["cursor"] == "2026-01-01T00:00:00"
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {  # of the source and in its database; the error
+    "another column": (
+        {"incremental": {"cursor": "id"}},
+        "",
+        "is of the column 'seen', and `incremental.cursor` is now 'id'",
+    ),
+    "texts": (
+        {"query": "select id, 'k' || seen as seen from orders"},
+        "",
+        "is a number, and the column 'seen' has texts",
+    ),
+    "no table": ({}, "drop table loaded", "the table does not exist, and rows up to the cursor 7 were loaded before"),
+}
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_would_leave_out_or_repeat_rows_is_an_error(tmp_path, change, mode):
+    changes, statement, message = CHANGES[change]
+    place, target = str(tmp_path / "source.sqlite"), str(tmp_path / "target.sqlite")
+    made(place, "int", "5", "7")
+    side = {"kind": "sqlite", "file": place, "query": "select * from orders"}
+    pipeline = Pipeline(
+        tmp_path, side, {"kind": "sqlite", "file": target, "table": "loaded", "mode": mode, "key": "id"}
+    )
+    assert pipeline.load().status == "ok"
+    add(place, "9")
+    if statement:
+        execute(target, statement)
+    wrong = pipeline.load(**changes)
+    assert wrong.status == "error" and message in wrong.error.message, wrong
+    assert "`noetl state reset " in wrong.error.message
+    pipeline.state = {}
+    execute(target, "drop table if exists loaded")
+    assert pipeline.load(**changes).status == "ok"
+    assert execute(target, "select id from loaded order by id") == [(1,), (2,), (3,)]
+
+
+def test_a_cursor_that_a_user_has_set_starts_a_first_load(tmp_path):
+    place, target = str(tmp_path / "source.sqlite"), str(tmp_path / "target.sqlite")
+    made(place, "int", "5", "7")
+    side = {"kind": "sqlite", "file": place, "table": "orders"}
+    pipeline = Pipeline(tmp_path, side, {"kind": "sqlite", "file": target, "table": "loaded"})
+    pipeline.state = {"cursor": 6}
+    assert pipeline.load().status == "ok"
+    assert execute(target, "select id from loaded") == [(2,)]
+
+
+def test_the_name_of_a_cursor_is_one_key_of_the_state(tmp_path):
+    """A path of the state is written with dots."""
+    place, target = str(tmp_path / "source.sqlite"), str(tmp_path / "target.sqlite")
+    made(place, "int", "5", "7")
+    side = {"kind": "sqlite", "file": place, "table": "orders"}
+    target = {"kind": "sqlite", "file": target, "table": "loaded", "mode": "upsert", "key": "id"}
+    pipeline = Pipeline(tmp_path, side, target, name="eu.west%2E")
+    assert pipeline.load().data["rows"] == 2
+    assert list(pipeline.state) == ["eu%2Ewest%252E"]
+    assert pipeline.load().data["rows"] == 1
+    pipeline.source["incremental"]["name"] = ""
+    assert "`incremental.name` is empty" in pipeline.load().error.message
+
+
+def test_rows_at_the_boundary_are_recognized_if_dates_become_times(tmp_path):
+    place, target = str(tmp_path / "source.duckdb"), tmp_path / "target.duckdb"
+    made(place, "date", "'2026-01-01'", "'2026-01-02'")
+    side = {"kind": "duckdb", "file": place, "query": "select id, seen from orders"}
+    pipeline = Pipeline(tmp_path, side, {"kind": "duckdb", "file": str(target), "table": "orders"})
+    assert pipeline.load().status == "ok"
+    execute(place, "alter table orders alter seen type timestamp")
+    assert pipeline.load().data["rows"] == 0
 
 
 def test_a_cursor_of_38_digits_is_not_rounded(tmp_path):
@@ -309,8 +416,15 @@ def test_values_without_an_order_are_errors_that_name_the_cursor(tmp_path, datab
     assert error is not None and message in error.message and "'seen'" in error.message
 
 
-@pytest.mark.parametrize(("first", "later"), [("'b'", "'B'"), ("2", "'10'")], ids=["collation", "type"])
-def test_texts_that_the_database_orders_otherwise_are_not_lost(tmp_path, first, later):
+@pytest.mark.parametrize(
+    ("first", "later", "message"),
+    [
+        ("'b'", "'B'", "it compares texts in another order than by their characters"),
+        ("2", "'10'", "the stored cursor 2 is a number, and the column 'seen' has texts"),
+    ],
+    ids=["collation", "type"],
+)
+def test_texts_that_the_database_orders_otherwise_are_not_lost(tmp_path, first, later, message):
     place = str(tmp_path / "s.sqlite")
     kind = "text collate nocase" if "b" in first else ""
     execute(place, f"create table orders (id integer primary key, seen {kind})")
@@ -320,7 +434,7 @@ def test_texts_that_the_database_orders_otherwise_are_not_lost(tmp_path, first, 
     assert load.load().status == "ok"
     execute(place, "delete from orders", f"insert into orders (seen) values ({later})")
     error = load.load().error
-    assert error is not None and "it compares texts in another order than by their characters" in error.message
+    assert error is not None and message in error.message
 
 
 def test_a_load_that_fails_in_one_target_does_not_advance_the_cursor(tmp_path):
@@ -393,17 +507,35 @@ def test_equal_rows_at_the_boundary_are_counted(tmp_path):
         assert lines.load_rows(*[row] * times).status == "ok"
         assert lines.count() == total
     assert lines.load_rows(row, {"seen": 2, "value": 3}).status == "ok"
-    assert lines.count() == 6 and len(lines.state["boundary"]) == 1
+    assert lines.count() == 6 and len(b64decode(lines.state["boundary"])) == HASH_BYTES
 
 
-def test_the_limit_of_rows_at_the_boundary_includes_those_of_earlier_loads(tmp_path):
+def test_the_limit_of_rows_at_the_boundary_includes_those_of_earlier_loads(tmp_path, monkeypatch):
+    monkeypatch.setattr("noetl.tools.transfer.incremental.MAX_BOUNDARY", 10)
     lines = Lines(tmp_path)
-    rows = [{"id": number, "seen": 1} for number in range(1_001)]
-    assert lines.load_rows(*rows[:600]).status == "ok"
-    assert lines.load_rows(*rows[:1_000]).status == "ok" and lines.count() == 1_000
-    error = lines.load_rows(*rows).error
-    assert error is not None and "more than 1,000 rows have the value 1" in error.message
-    assert lines.count() == 1_000
+    rows = [{"id": number, "seen": 1} for number in range(11)]
+    assert lines.load_rows(*rows[:6]).status == "ok"
+    assert lines.load_rows(*rows[:10]).status == "ok" and lines.count() == 10
+    for read in (rows, rows[10:]):
+        error = lines.load_rows(*read).error
+        assert error is not None and "more than 10 rows have 1, the greatest value of the cursor" in error.message
+        assert lines.count() == 10
+
+
+def test_only_rows_with_the_greatest_value_of_all_count_for_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr("noetl.tools.transfer.incremental.MAX_BOUNDARY", 10)
+    monkeypatch.setattr("noetl.tools.transfer.sources.BATCH_ROWS", 5)
+    source, target = str(tmp_path / "s.sqlite"), str(tmp_path / "t.duckdb")
+    values = ", ".join(f"({number}, {number // 30})" for number in range(65))
+    execute(source, "create table orders(id integer, seen integer)", f"insert into orders values {values}")
+    to = {"kind": "duckdb", "file": target, "table": "orders", "mode": "append"}
+    pipeline = Pipeline(tmp_path, {"kind": "sqlite", "file": source, "table": "orders"}, to)
+    for rows in (65, 65, 66):
+        if rows == 66:
+            execute(source, "insert into orders values (65, 2)")
+        outcome = pipeline.load()
+        assert outcome.status == "ok", outcome.error
+        assert loaded(target) == list(range(rows))
 
 
 def test_whole_numbers_before_a_cursor_with_a_fraction_are_not_loaded_again(tmp_path):
@@ -420,8 +552,11 @@ def test_whole_numbers_before_a_cursor_with_a_fraction_are_not_loaded_again(tmp_
         ({"cursor": 5, "type": "date"}, "the stored cursor 5 is not a date"),
         ({"cursor": "x", "type": "decimal"}, "the stored cursor 'x' is not a decimal"),
         ({"cursor": None, "type": "decimal"}, "the stored cursor None is not a decimal"),
-        ({"cursor": 1, "boundary": 5}, "`boundary` beside the stored cursor must be a list of texts, not 5"),
-        ({"cursor": 1, "boundary": [[1]]}, "`boundary` beside the stored cursor must be a list of texts"),
+        (
+            {"cursor": 1, "boundary": 5},
+            "`boundary` beside the stored cursor must be the text of an earlier load, not 5",
+        ),
+        ({"cursor": 1, "boundary": [[1]]}, "`boundary` beside the stored cursor must be the text"),
     ],
 )
 def test_a_stored_cursor_that_a_user_has_damaged_is_explained(tmp_path, entry, message):

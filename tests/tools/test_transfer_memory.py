@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from noetl.core.templates.deferred import DeferredTemplate
-from noetl.data import duckdb_files, table_files
+from noetl.data import csv_text, duckdb_files, table_files
 from noetl.testing.tools import ToolHost, run_tool
 from noetl.tools.transfer import chunks, sources
 from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Chunk, chunked
-from noetl.tools.transfer.sources import file_source, spreadsheet_source
+from noetl.tools.transfer.sources import file_source, numbered_lines, spreadsheet_source, wide_csv
 from noetl.tools.transfer.targets import Target, duckdb_target
 from tests.tools.test_transfer_files import WORKBOOK
 
@@ -50,9 +50,12 @@ def test_a_chunk_ends_at_its_rows_or_its_bytes(monkeypatch: pytest.MonkeyPatch) 
     assert [n for chunk in found for n in chunk.table.column("n").to_pylist()] == [*range(50)] * 4
     assert [chunk.index for chunk in found] == list(range(len(found)))
     assert [chunk.size for chunk in chunks_of(batches, 80)] == [80, 80, 40]
-    monkeypatch.setattr(chunks, "WIDE", 1)
     monkeypatch.setattr(chunks, "WIDE_BYTES", 10_000)
-    assert max(chunk.table.nbytes for chunk in chunks_of(batches, 80, limit=30_000)) <= 12_000
+    for name in ("WIDE", "LONG"):  # columns, or bytes of a row
+        with monkeypatch.context() as patch:
+            patch.setattr(chunks, name, 1)
+            assert max(chunk.table.nbytes for chunk in chunks_of(batches, 80, limit=30_000)) <= 12_000
+    assert max(chunk.table.nbytes for chunk in chunks_of(batches, 80, limit=30_000)) > 12_000
 
 
 def test_values_follow_chunks_of_unequal_size() -> None:
@@ -187,6 +190,37 @@ def test_rows_of_sqlite_are_fetched_by_their_bytes(tmp_path: Path, monkeypatch: 
     assert written.schema.field("late").type == pa.int64()  # as if all rows were in the first batch
     assert max(sum(len(row[1]) for row in part[100:]) for part in fetched) < 250_000
     assert max(map(len, fetched[5:])) <= 7
+
+
+@pytest.mark.parametrize("bad_rows", ["fail", "quarantine"])
+@pytest.mark.parametrize(
+    "source",
+    [{"format": "csv"}, {"format": "fixed", "widths": {"id": 5, "note": 40}}, {"format": "jsonl"}],
+    ids=["csv", "fixed", "jsonl"],
+)
+def test_a_line_without_an_end_is_not_read_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any, bad_rows: str
+) -> None:
+    size = 24 << 20
+    limits = (csv_text, "MAX_VALUE"), (wide_csv, "LARGEST_RECORD"), (duckdb_files, "LONGEST_LINE")
+    for module, name in (*limits, (numbered_lines, "LONGEST_LINE")):
+        monkeypatch.setattr(module, name, 4 << 20)
+    lines = b'{"id":1}\n{"note":"' if source["format"] == "jsonl" else b"id,note\n1,x\n2,"
+    (tmp_path / "in.txt").write_bytes(lines + b"0" * size)
+    task = {
+        "source": {"kind": "file", "path": "in.txt", **source},
+        "target": {"kind": "file", "path": "out.parquet"},
+        "bad_rows": bad_rows,
+    } | ({"quarantine": {"kind": "file", "path": "bad.jsonl"}} if bad_rows == "quarantine" else {})
+    tracemalloc.start()
+    try:
+        outcome = run_tool("transfer", task, host=ToolHost(folder=tmp_path))
+        assert tracemalloc.get_traced_memory()[1] < size
+    finally:
+        tracemalloc.stop()
+    assert outcome.error is not None
+    assert "more than 4 MB" in outcome.error.message
+    assert "in.txt" in outcome.error.message
 
 
 def test_only_some_rows_of_a_workbook_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

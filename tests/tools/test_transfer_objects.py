@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import multiprocessing
 import os
 import signal
@@ -182,6 +183,42 @@ def test_the_version_that_was_read_is_remembered(tmp_path, s3, bucket, monkeypat
     monkeypatch.undo()
     assert good(move(tmp_path, source, table))["objects"] == {"loaded": 0, "skipped": 2}
     assert count(table, tmp_path) == [(2, 2)]
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+def test_a_file_that_changes_during_a_load_is_loaded_once(tmp_path, monkeypatch, ending):
+    table = {"kind": "duckdb", "table": "t", "file": "t.duckdb"}
+    source = {"kind": "file", "glob": f"*.{ending}", "only_new": True}
+    path = tmp_path / f"a.{ending}"
+
+    def write(rows: int) -> None:
+        content = "id\n" + "".join(f"{number}\n" for number in range(rows))
+        path.write_bytes(content.encode() if ending == "csv" else gzip.compress(content.encode()))
+
+    find, rows = object_source.ObjectSource._find, object_source.ObjectSource._rows
+
+    async def changed_before(self: Any, *given: Any) -> Any:
+        found = await find(self, *given)
+        write(3)
+        return found
+
+    async def changed_meanwhile(self: Any, *given: Any) -> Any:
+        async for batch in rows(self, *given):
+            write(4)
+            yield batch
+
+    write(2)
+    monkeypatch.setattr(object_source.ObjectSource, "_find", changed_before)
+    good(move(tmp_path, source, table))
+    monkeypatch.undo()
+    assert good(move(tmp_path, source, table))["objects"] == {"loaded": 0, "skipped": 1}
+    assert count(table, tmp_path) == [(3, 3)]
+    write(5)
+    monkeypatch.setattr(object_source.ObjectSource, "_rows", changed_meanwhile)
+    outcome = move(tmp_path, source, table)
+    assert outcome.error is not None and outcome.error.kind == "state.conflict"
+    assert f"file://{path} was changed while it was read" in outcome.error.message
+    assert count(table, tmp_path) == [(3, 3)]
 
 
 def test_a_mark_at_the_end_of_a_full_chunk_is_passed_on():

@@ -147,6 +147,13 @@ SAMPLES = [
     Sample("timestamptz[]", [ZONED], "timestamptz[]", "TIMESTAMPTZ[]", pa.list_(pa.timestamp("us", "UTC")),
            "timestamptz[]", _list_of(_instant), lambda v: [each.isoformat() for each in v], is_array=True),
 ]  # fmt: skip
+ALL = [
+    *SAMPLES,  # and what the plug-ins do not test
+    Sample("boolean[]", [[True, None, False], []], "boolean[]", "BOOLEAN[]", pa.list_(pa.bool_()), "boolean[]",
+           _list_of(_is_true), _same, is_array=True),
+    Sample("date[]", [[date(1, 1, 1), None, date(9999, 12, 31)], []], "date[]", "DATE[]", pa.list_(pa.date32()), "date[]",
+           _list_of(lambda v: date.fromisoformat(str(v))), lambda v: [each and str(each) for each in v], is_array=True),
+]  # fmt: skip
 
 
 def _words(months: int, days: int, nanoseconds: int) -> str:
@@ -500,7 +507,7 @@ def _expected(sample: Sample, value: Any) -> Any:
 
 def page(cells: dict[str, dict[str, list[str]]]) -> str:
     """The documentation page: for every target, the type that each type has there, by source."""
-    return "\n".join([HEAD.rstrip("\n"), "", *tables(cells), *_of_plugins()])
+    return "\n".join([HEAD.rstrip("\n"), "", *tables(cells, ALL), *_of_plugins()])
 
 
 def _of_plugins() -> list[str]:
@@ -542,7 +549,7 @@ def measure(ends: Ends) -> tuple[dict[str, dict[str, list[str]]], list[str]]:
     """Run all transfers: the types at each target by source, and everything that is wrong."""
     cells: dict[str, dict[str, list[str]]] = {}
     wrong: list[str] = []
-    every = sources(ends, SAMPLES)
+    every = sources(ends, ALL)
     for target_name, (target, read) in targets(ends).items():
         for source_name, source in every.items():
             reset(ends)
@@ -550,9 +557,9 @@ def measure(ends: Ends) -> tuple[dict[str, dict[str, list[str]]], list[str]]:
             if outcome.error is not None:
                 wrong.append(f"{source_name} -> {target_name}: {outcome.error.message}")
                 continue
-            stored = read(SAMPLES)
+            stored = read(ALL)
             cells.setdefault(target_name, {})[source_name] = [each.type for each in stored]
-            wrong += [f"{source_name} -> {target_name}: {each}" for each in differences(SAMPLES, stored)]
+            wrong += [f"{source_name} -> {target_name}: {each}" for each in differences(ALL, stored)]
     return cells, wrong
 
 

@@ -11,10 +11,20 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+# The headless shell has no window around a page: a new tab needs a quarter of the CPU time of the complete browser.
+NAMES = (
+    "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
+)  # fmt: skip
+# Two pages that Chromium loads for every new window, then what Playwright turns off: the last list is the one that counts.
+NO_FEATURES = (
+    "WebUIOmniboxPopup", "WebUIOmniboxAimPopup",
+    "AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "HttpsUpgrades", "HttpsFirstBalancedModeAutoEnable",
+    "LensOverlay", "MediaRouter", "PaintHolding", "ThirdPartyStoragePartitioning", "AvoidCorsURLLoaderRestartOnRedirect",
+    "OptimizationHints", "NetworkTimeServiceQuerying", "AimEnabled", "PreconnectToSearch",
+)  # fmt: skip
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-features=" + ",".join(NO_FEATURES),
 )  # fmt: skip
 AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 
@@ -55,23 +65,33 @@ class Tab:
         self.page.goto(self.url + path + (f"#token={token}" if token else ""))
         return self
 
-    def sign_in(self, token: str) -> Tab:
-        """Sign in with the URL that `noetl dev` prints."""
-        self.open("/executions", token=token)
+    def sign_in(self, token: str, path: str = "/executions") -> Tab:
+        """Sign in with a URL like that which `noetl dev` prints."""
+        self.open(path, token=token)
         self.page.get_by_role("navigation", name="Pages").wait_for()
         return self
 
-    def serious_violations(self) -> list[str]:
-        """Serious and critical violations that axe-core finds on the current page."""
+    def serious_violations(self, *rules: str) -> list[str]:
+        """Serious and critical violations of these rules, or of all, that axe-core finds on the current page."""
         if not AXE.exists():
             pytest.fail("axe-core is not there: run `make ui` once (npm ci in ui/)", pytrace=False)
-        self.page.evaluate(AXE.read_text(encoding="utf-8"))
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        options = {"resultTypes": ["violations"], "preload": False, **({"runOnly": list(rules)} if rules else {})}
+        found = self.page.evaluate("options => axe.run(document, options)", options)
         return [
             f"{each['id']} ({each['impact']}): {each['nodes'][0]['html'][:160]} {each['nodes'][0]['failureSummary'][:200]}"
             for each in found["violations"]
             if each["impact"] in ("serious", "critical")
         ]
+
+    def violations_in_both_schemes(self) -> list[str]:
+        """Serious violations of the page in light colours, and those of its contrast in dark ones."""
+        found = self.serious_violations()
+        self.page.emulate_media(color_scheme="dark")
+        found += self.serious_violations("color-contrast")
+        self.page.emulate_media(color_scheme="light")
+        return found
 
     def wrong(self) -> list[str]:
         """Errors so far, without those that a test expects (a rejected request, an unreachable server)."""

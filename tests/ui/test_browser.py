@@ -15,6 +15,7 @@ import pytest
 from devcluster.servers import free_port
 from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab, page_work
+from tests.waiting import wait_until
 
 EXAMPLE = ROOT / "examples" / "quickstart"
 
@@ -108,6 +109,7 @@ def test_an_execution_is_shown_live_until_it_ends(tab: Tab, cluster: Cluster, st
 def test_a_failure_is_explained(tab: Tab, cluster: Cluster, started):
     id = started("billing/nightly")
     cluster.finished(id)
+    wait_until(lambda: "charging" in str(cluster.ask("GET", f"/api/executions/{id}/logs")))  # sent after the result
     tab.open(f"/executions/{id}")
     status_of(tab).get_by_text("failed").wait_for()
     failure = tab.page.get_by_role("tabpanel", name="Failure")
@@ -383,34 +385,33 @@ kind: Playbook
 metadata: {name: huge_loop, path: demo/huge_loop}
 workflow:
   - step: start
-    loop: {in: "{{ range(100000) | list }}", iterator: i, spec: {mode: parallel, max_in_flight: 512}}
+    loop: {in: "{{ range(30000) | list }}", iterator: i, spec: {mode: parallel, max_in_flight: 512}}
     tool: {kind: noop}
 """
 
 
-@pytest.mark.timeout(600)  # the loop itself takes most of it on a busy machine
-def test_100_000_iterations_are_listed_and_sorted_with_little_work(tab: Tab, cluster: Cluster, tmp_path: Path):
+def test_30_000_iterations_are_listed_and_sorted_with_little_work(tab: Tab, cluster: Cluster, tmp_path: Path):
     file = tmp_path / "huge_loop.yaml"
     file.write_text(HUGE_LOOP)
     ran = subprocess.run(
         [sys.executable, "-m", "noetl", "run", str(file), "--json", "--store", str(cluster.home / "noetl.db")],
-        env={**os.environ, "NOETL_HOME": str(cluster.home)}, capture_output=True, timeout=600,
+        env={**os.environ, "NOETL_HOME": str(cluster.home)}, capture_output=True, timeout=100,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     (row,) = cluster.ask("GET", "/api/executions?search=huge_loop")[1]["items"]
     work = page_work(tab)
     tab.page.set_default_timeout(120_000)
     tab.open(f"/executions/{row['execution_id']}?tab=iterations")
-    table = tab.page.get_by_role("grid", name="Iterations").and_(tab.page.locator("[aria-rowcount='100001']"))
+    table = tab.page.get_by_role("grid", name="Iterations").and_(tab.page.locator("[aria-rowcount='30001']"))
     table.wait_for()
     before = work()
     for part in range(1, 11):
         table.evaluate(f"element => element.scrollTop = element.scrollHeight * {part} / 10")
         tab.page.wait_for_timeout(20)
-    table.get_by_text("99999").first.wait_for()
+    table.get_by_text("29999").first.wait_for()
     assert table.get_by_role("row").count() < 100  # only what is seen exists
-    assert work() - before < 2.0
+    assert work() - before < 0.8
     before = work()
     table.get_by_role("button", name=re.compile("Duration")).click()
     table.get_by_role("columnheader", name=re.compile("Duration")).and_(tab.page.locator("[aria-sort]")).wait_for()
-    assert work() - before < 2.0
+    assert work() - before < 0.8

@@ -73,7 +73,7 @@ def schedule() -> None:
 @schedule.command()
 @click.argument("path", metavar="PATH[@VERSION]")
 @click.option("--cron", required=True, metavar="EXPR", help="minute hour day month weekday, or @daily, @hourly, ...")
-@click.option("--name", metavar="NAME", help="Name of the schedule; default: the path.")
+@click.option("--name", metavar="NAME", help="Name of the schedule; default: the path with - for /.")
 @_rules
 @click.option("--paused", is_flag=True, help="Add the schedule paused.")
 @key_option

@@ -70,8 +70,15 @@ async def _warn_if_misspelt(backend: Backend, path: str) -> None:
 
 
 def _short(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
+    text = msgspec.json.encode(_with_short_texts(value)).decode()
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _with_short_texts(value: Any) -> Any:
+    """The value with the beginnings of long texts, so that what is beside them can be seen."""
+    if isinstance(value, dict):
+        return {key: _with_short_texts(each) for key, each in value.items()}
+    return f"{value[:9]}..." if isinstance(value, str) and len(value) > 40 else value
 
 
 def _list(target: Target, as_json: bool) -> None:

@@ -92,7 +92,7 @@ def _const(builder: Builder, node: nodes.Const) -> Closure:
 def _name(builder: Builder, node: nodes.Name) -> Closure:
     name = node.name
     known = _GLOBALS.get(name)
-    if name in ("ctx", "args", "input"):  # a whole scope, in which stored values are views
+    if name in ("ctx", "state", "args", "input"):  # a whole scope, in which stored values are views
         builder.makes_data = builder.needs_budget = True
 
     def read(names: Mapping[str, Any], budget: Any) -> Any:

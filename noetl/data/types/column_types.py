@@ -11,7 +11,7 @@ import binascii
 import datetime
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -94,6 +94,14 @@ class DeclaredType(NamedTuple):
             return pa.array([self.value(value) for value in values], type=field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as wrong:
             raise WrongValue(str(wrong)) from None
+
+    def wrong(self, values: Sequence[Any]) -> Iterator[tuple[int, WrongValue]]:
+        """The numbers of the values that do not have this type, with the reasons."""
+        for number, value in enumerate(values):
+            try:
+                self.value(value)
+            except WrongValue as wrong:
+                yield number, wrong
 
     def parsed(self, texts: Any) -> Any:
         """An Arrow array of texts as this type, if all have its plain form; None if their values must be looked at."""

@@ -69,6 +69,11 @@ class ColumnKind(NamedTuple):
 
 
 TEXT, NUMERIC = ColumnKind("text"), ColumnKind("numeric")
+# Columns of SQLite, which hold all values, but change texts that are numbers, and numbers that are no double.
+SQLITE_REAL, SQLITE_NUMBER = ColumnKind("a REAL column"), ColumnKind("a numeric column")
+UNTYPED = ColumnKind("null")  # of a column without a value
+# The comment of such a column in a database, where it is text until it has a value.
+UNTYPED_COMMENT = "no value yet: a load gives this column the type of its first value"
 
 
 def kind_in_database(text: str) -> ColumnKind:
@@ -136,10 +141,13 @@ def needed_type(column: Any, field: Any, existing: ColumnKind) -> ColumnKind | N
     if existing.name in ("array", "money"):
         return _needed_numbers(column, field, existing)
     given = kind_of_field(field)
-    if is_mixed(field) and existing.name != "json":  # which is written as text
+    has_scalars = meaning_of(field) == "json" and existing.name != "text"  # numbers beside booleans, for example
+    if (is_mixed(field) or has_scalars) and existing.name != "json":  # which is written as text
         column, given = pa.chunked_array([text_values(column, field)]), TEXT
     if given.name in ("null", "other") or existing.name == "other" or len(column) == column.null_count:
         return None
+    if existing in (SQLITE_REAL, SQLITE_NUMBER):
+        return TEXT if _is_changed(column, given, existing) else None
     if existing.name in ("text", "json"):
         return _needed_text(column, given, existing)
     compare = {"integer": _integers, "double": _floats, "numeric": _numbers, "text": _texts}.get(given.name)
@@ -343,6 +351,23 @@ def _texts(column: Any, existing: ColumnKind) -> ColumnKind | None:
     return _with_limit(values, existing)
 
 
+def _is_changed(column: Any, given: ColumnKind, existing: ColumnKind) -> bool:
+    """Whether SQLite would store another value in a column of numbers: 007 would be 7."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if given.name not in ("text", "integer", "numeric"):
+        return False
+    texts = pc.unique(column.cast(pa.string())).drop_null()
+    texts = texts.filter(pc.match_substring_regex(texts, _CONVERTED))
+    if existing == SQLITE_NUMBER:
+        whole = pc.match_substring_regex(texts, _WHOLE)
+        if _numbers(texts.filter(whole), ColumnKind("bigint")) is None:
+            texts = texts.filter(pc.invert(whole))
+    return bool(len(texts)) and _texts(texts, ColumnKind("double")) is not None
+
+
+_CONVERTED = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"  # to a number, by a column of numbers
 _WHOLE = r"^-?(0|[1-9][0-9]*)$"
 _FLOAT = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$|^NaN$|^-?Infinity$"
 _NUMERALS = {"numeric": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$", "real": _FLOAT, "double": _FLOAT}

@@ -26,6 +26,7 @@ from noetl.data.result_tables import Export, QueryFailed, ResultTables, named_ta
 from noetl.data.row_stream import NotRows, rows_of
 from noetl.data.sql import quote_column
 from noetl.errors import NotFound, RequestRefused
+from noetl.runtime.threads import in_thread
 from noetl.server.read_models.log_pages import log_events
 from noetl.storage.ports.results import ResultStore
 
@@ -200,7 +201,7 @@ class ResultQueries:
                     try:
                         yield tables
                     finally:
-                        await asyncio.to_thread(tables.close)
+                        await in_thread(tables.close)
                     return
                 kept, dropped = self._keep(results.kept)
                 async with kept.lock:
@@ -236,14 +237,14 @@ class ResultQueries:
                 await _add(tables, (schema, table), known[name], self._results)
             await asyncio.to_thread(tables.lock)
         except BaseException:
-            await asyncio.to_thread(tables.close)
+            await in_thread(tables.close)
             raise
         return tables
 
 
 async def _close(kept: _Kept) -> None:
     if kept.tables is not None:
-        await asyncio.to_thread(kept.tables.close)
+        await in_thread(kept.tables.close)
 
 
 async def _add(tables: ResultTables, table: tuple[str, str], outcome: Outcome, results: ResultStore) -> None:
@@ -252,11 +253,11 @@ async def _add(tables: ResultTables, table: tuple[str, str], outcome: Outcome, r
         await asyncio.to_thread(tables.add_value, table, outcome.data)
         return
     format = format_of(content_type=_media_type(reference), default="text")
-    if format != "json":
+    if format not in ("json", "jsonl"):
         await tables.add_payload(table, format, results.open(reference))
         return
     try:
-        await tables.add_rows(table, rows_of(reference, results.open))
+        await tables.add_rows(table, rows_of(reference, results.open), reference.meta.columns or ())
     except NotRows:
         if reference.meta.bytes > MAX_DOCUMENT:
             raise QueryFailed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from noetl.connections.objects import ObjectLocation
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.data import compression, formats, table_files
-from noetl.data.content import INLINE_BYTES, encoded, kept_or_stored, natural_format, save
+from noetl.data.content import INLINE_BYTES, encoded, file_blocks, kept_or_stored, natural_format, save
 from noetl.data.key_patterns import key_pattern
 from noetl.data.payload_reader import MemoryPayload, read_part
 from noetl.errors import SecretUnavailable
+from noetl.runtime.temporary_folders import TemporaryFolder
+from noetl.runtime.threads import in_thread
 from noetl.tools._common.payload_task import explain, read_count, read_part_fields, upload_blocks
 from noetl.tools._common.sql_task import flag
 from noetl.tools.object.spec import ACTION_ALIASES, ACTIONS, MAX_BYTES, NULLS
@@ -45,7 +48,8 @@ async def run(call: ToolCall) -> Outcome:
         if info is not None:
             return Outcome(status="error", error=info, helpers={"object": dict(NULLS)})
         if isinstance(failure, ValueError):
-            return _failure("schema", str(failure))
+            is_named = not type(failure).__module__.startswith("pyarrow")
+            return _failure("schema", str(failure) if is_named else f"{task.target}: {failure}")
         raise
 
 
@@ -103,6 +107,8 @@ class _Task:
         place = objects.parse_location(target, scheme=scheme, bucket=bucket)
         if address is not None and key is not None:
             place = place._replace(key=f"{place.key.rstrip('/')}/{key}".lstrip("/"))
+        if action == "delete" and place.scheme == "file" and self.fields.get("keys"):
+            place = place._replace(bucket=f"{place.bucket}/{place.key}".rstrip("/"), key="")  # the keys are in a folder
         if action == "list" and place.scheme == "file" and place.key:
             path = f"{place.bucket}/{place.key}"  # a folder, not a file in one
             pattern = key_pattern(path, brackets=False)
@@ -133,13 +139,16 @@ class _Task:
         call = self.call
         payload = await objects.payload_of(store, place.key)
         helper = {**NULLS, "uri": place.url, **payload.known}
+        format = formats.format_of(given=self.fields.get("format"), content_type=payload.content_type, path=place.key)
+        codec = self._codec(place.key, format)
         file = self.fields.get("file")
         if file:
             path = call.host.resolve_path(str(file))
-            size = await save(payload.stream(), path)
+            if codec and not compression.is_compressed(path):
+                size = await self._save_decompressed(payload, codec, path)
+            else:
+                size = await save(payload.stream(), path)
             return ok({"file": path, "bytes": size, "uri": place.url}, object=helper)
-        format = formats.format_of(given=self.fields.get("format"), content_type=payload.content_type, path=place.key)
-        codec = self._codec(place.key, format)
         if codec:
             payload = await self._decompressed(payload, codec)
         part = read_part_fields(self.fields)
@@ -155,6 +164,17 @@ class _Task:
         if isinstance(value, bytes):
             value = base64.b64encode(value).decode()
         return ok(value, object=helper)
+
+    async def _save_decompressed(self, payload: Any, codec: str, path: str) -> int:
+        """Write the content of a compressed object to a file; return the number of bytes."""
+        with TemporaryFolder("noetl-object-") as folder:
+            packed, plain = Path(folder, "packed"), Path(folder, "plain")
+            await save(payload.stream(), str(packed))
+            try:
+                await in_thread(partial(compression.decompress_file, str(packed), str(plain), codec))
+            except ValueError as wrong:
+                raise ValueError(f"{self.target}: {wrong}; compression: none leaves the bytes as they are") from None
+            return await save(file_blocks(str(plain)), path)
 
     async def _decompressed(self, payload: Any, codec: str) -> Any:
         """The content of a compressed object, in memory."""
@@ -189,6 +209,7 @@ class _Task:
             raise ValueError(f"`to` is the object itself: {place.url}")
         known = (await objects.payload_of(store, place.key)).known
         create = flag(self.fields.get("create"), False)
+        self.target = target.url
         if target[:2] == place[:2]:
             if create and await objects.exists(store, target.key):
                 raise FileExistsError(target.url)
@@ -199,6 +220,7 @@ class _Task:
             counted = _CountedBlocks(objects.download(store, place.key), self.call)
             await objects.upload(other, target.key, counted.blocks(), content_type=known["content_type"], create=create)
         if move:
+            self.target = place.url
             await obstore.delete_async(store, place.key)
         helper = {**NULLS, **known, "uri": target.url}
         return ok({"uri": target.url, "from": place.url, "bytes": known["size"]}, object=helper)
@@ -248,6 +270,10 @@ class _Task:
             raise ValueError("`delete` requires a key, or `keys`")
         deleted = 0
         for key in targets:
+            if "*" in key and not await objects.exists(store, key):
+                raise ValueError(
+                    f"{place._replace(key=key).url}: `delete` takes no pattern; loop over the objects of a list"
+                )
             try:
                 await obstore.delete_async(store, key)
                 deleted += 1

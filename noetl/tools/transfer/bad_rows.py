@@ -8,7 +8,8 @@ rejects has a position as well as one that could not be read.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +26,17 @@ T = TypeVar("T")
 
 
 class RowError(BadInput):
-    """A row that does not fit; other rows may."""
+    """A row that does not fit; other rows may. `rows` are the numbers of all that are wrong in the same way, with the
+    reasons, if they are known."""
+
+    def __init__(self, message: str, rows: Mapping[int, str] | None = None) -> None:
+        super().__init__(message)
+        self.rows = rows or {}
+
+    @classmethod
+    def of(cls, rows: Mapping[int, str]) -> RowError:
+        """The error of some rows, with the reason of the first."""
+        return cls(next(iter(rows.values())), rows)
 
 
 class BadRow(NamedTuple):
@@ -108,11 +119,12 @@ class NumberedRows:
         if self._rows is None:
             return [self._located(lambda start, end: build(rows[start:end]), positions)]
         batches, wrong = isolate(
-            len(rows), lambda start, end: with_positions(build(rows[start:end]), positions[start:end])
+            len(rows),
+            lambda found: with_positions(build([rows[each] for each in found]), [positions[each] for each in found]),
         )
         for index, reason in wrong:
             self._rows.reject(positions[index], rows[index], reason)
-        return batches
+        return _joined(batches)
 
     def converted(self, convert: Callable[[Any], Any], batch: Any, positions: Any = None) -> list[Any]:
         """The batches of an Arrow batch; `positions` if it has its own."""
@@ -123,14 +135,15 @@ class NumberedRows:
             return [self._located(lambda start, end: convert(batch.slice(start, end - start)), positions)]
         batches, wrong = isolate(
             batch.num_rows,
-            lambda start, end: with_positions(convert(batch.slice(start, end - start)), positions[start:end]),
+            lambda found: with_positions(convert(taken(batch, found)), [positions[each] for each in found]),
         )
         if wrong:
             from noetl.data.arrow_tables import rows_of
 
-            for index, reason in wrong:
-                self._rows.reject(positions[index], rows_of(batch.slice(index, 1))[0], reason)
-        return batches
+            rows = rows_of(taken(batch, [index for index, _ in wrong]))
+            for (index, reason), row in zip(wrong, rows, strict=True):
+                self._rows.reject(positions[index], row, reason)
+        return _joined(batches)
 
     def _located(self, attempt: Callable[[int, int], T], positions: Sequence[int]) -> T:
         """The result for all rows; an error names the first row that is wrong."""
@@ -155,22 +168,45 @@ def _reason(attempt: Callable[[int, int], Any], start: int, end: int) -> str | N
     return None
 
 
-def isolate(count: int, attempt: Callable[[int, int], T]) -> tuple[list[T], list[tuple[int, str]]]:
-    """The results of `attempt` for ranges of rows, in order, and the rows that raise RowError, with the reason."""
+def isolate(count: int, attempt: Callable[[Sequence[int]], T]) -> tuple[list[T], list[tuple[int, str]]]:
+    """The results of `attempt` for the numbers of rows, in order, and the rows that raise RowError, with the reason."""
     done: list[T] = []
-    wrong: list[tuple[int, str]] = []
-    ranges = [(0, count)]
-    while ranges:
-        start, end = ranges.pop()
+    wrong: dict[int, str] = {}
+    parts: list[Sequence[int]] = [range(count)]
+    while parts:
+        part = parts.pop()
         try:
-            done.append(attempt(start, end))
+            done.append(attempt(part))
         except RowError as failure:
-            if end - start <= 1:
-                wrong.append((start, str(failure)))
+            if failure.rows:
+                wrong |= {part[index]: reason for index, reason in failure.rows.items()}
+                parts += [rest] if (rest := [index for index in part if index not in wrong]) else []
+            elif len(part) <= 1:
+                wrong |= dict.fromkeys(part, str(failure))
             else:
-                middle = (start + end) // 2
-                ranges += [(middle, end), (start, middle)]
-    return done, wrong
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+    return done, sorted(wrong.items())
+
+
+def taken(table: Any, numbers: Sequence[int]) -> Any:
+    """Some rows of a table or batch."""
+    import pyarrow as pa
+
+    if isinstance(numbers, range):
+        return table.slice(numbers.start, len(numbers))
+    return table.take(pa.array(numbers, pa.int64()))
+
+
+def _joined(batches: list[Any]) -> list[Any]:
+    """The rows in as few batches as they have schemas: each one needs memory of its own."""
+    import pyarrow as pa
+
+    joined: list[Any] = []
+    for _, same in groupby(batches, lambda batch: batch.schema.to_string(show_schema_metadata=False)):
+        several = list(same)
+        joined += several if len(several) == 1 else pa.Table.from_batches(several).combine_chunks().to_batches()
+    return joined
 
 
 def with_positions(batch: Any, positions: Sequence[int]) -> Any:

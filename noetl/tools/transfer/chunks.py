@@ -6,7 +6,7 @@ import random
 import time
 import uuid
 from collections import ChainMap
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -15,9 +15,10 @@ from noetl.core.model.tool import ToolCall
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.core.templates.template import compile_value
 from noetl.data import arrow_tables as tables
-from noetl.tools.transfer.bad_rows import POSITION, without_positions
+from noetl.tools.transfer.bad_rows import POSITION, taken, without_positions
 
-WIDE, WIDE_BYTES = 256, 4 << 20  # columns, and bytes of a chunk with more: libraries hold buffers for each column
+# Columns or bytes of a row, and bytes of a chunk with wider rows: libraries hold buffers for each column and value.
+WIDE, LONG, WIDE_BYTES = 256, 64 << 10, 4 << 20
 
 
 class Mark(NamedTuple):
@@ -41,10 +42,10 @@ class Chunk:
         self._rows: list[dict[str, Any]] | None = None
         self._values = values  # of the source, if some of them are no mappings
 
-    def part(self, start: int, end: int) -> Chunk:
+    def part(self, numbers: Sequence[int]) -> Chunk:
         """Some of the rows."""
-        values = None if self._values is None else self._values[start:end]
-        return Chunk(self.index, self.table.slice(start, end - start), last=self.last, total=self.total, values=values)
+        values = None if self._values is None else [self._values[number] for number in numbers]
+        return Chunk(self.index, taken(self.table, numbers), last=self.last, total=self.total, values=values)
 
     @property
     def size(self) -> int:
@@ -88,7 +89,7 @@ async def chunked(
 ) -> AsyncGenerator[Chunk | Mark, None]:
     """The rows in chunks of `size`; the last one can be smaller, and so can one before a mark.
 
-    With `limit`, a chunk also ends when its rows have about that many bytes, or fewer if there are many columns.
+    With `limit`, a chunk also ends when its rows have about that many bytes, or fewer if the rows are wide.
 
     A mark of the source is passed on if `due()`, after a chunk with the rows before it.
 
@@ -125,19 +126,19 @@ async def chunked(
                     index += 1
                 pending, parts, count, held, schema = None, [], 0, 0, None
             schema = batch.schema if schema is None else schema
-            limit = _limit_of(schema, limit)
+            most = _limit_of(batch, limit)
             while batch.num_rows:
                 if pending is not None:
                     yield chunk(pending, last=False)
                     pending, index = None, index + 1
                 taken = min(size - count, batch.num_rows)
-                if limit is not None:
-                    taken = min(taken, _rows_within(batch, limit - held))
+                if most is not None:
+                    taken = min(taken, _rows_within(batch, most - held))
                 parts.append(batch.slice(0, taken))
-                held += parts[-1].nbytes if limit is not None else 0
+                held += parts[-1].nbytes if most is not None else 0
                 batch = batch.slice(taken)
                 count += taken
-                if count == size or (limit is not None and held >= limit):
+                if count == size or (most is not None and held >= most):
                     full, parts, count, held = pa.Table.from_batches(parts), [], 0, 0
                     if lookahead:
                         pending = full
@@ -151,8 +152,11 @@ async def chunked(
         yield chunk(pa.Table.from_batches(parts, schema=schema), last=True)
 
 
-def _limit_of(schema: Any, limit: int | None) -> int | None:
-    return min(limit, WIDE_BYTES) if limit is not None and len(schema) > WIDE else limit
+def _limit_of(batch: Any, limit: int | None) -> int | None:
+    if limit is None:
+        return None
+    is_wide = batch.num_columns > WIDE or batch.nbytes > LONG * batch.num_rows
+    return min(limit, WIDE_BYTES) if is_wide else limit
 
 
 def _rows_within(batch: Any, room: int) -> int:

@@ -12,7 +12,8 @@ DIGITS, SCALE = 76, 38  # of decimals
 
 
 def cursor_values(batch: Any, column: str) -> Any:
-    """The values of the cursor, of which none is null or has no order; decimals all in one type."""
+    """The values of the cursor, of which none is null or has no order; decimals all in one type, times without
+    nanoseconds: rows of one microsecond have the same cursor."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -33,6 +34,8 @@ def cursor_values(batch: Any, column: str) -> Any:
     if meaning not in (None, "uuid") or not (pa.types.is_large_string(kind) or any(test(kind) for test in tests)):
         what = "JSON or values of several types" if meaning == "json" else f"the type {meaning or kind}"
         raise BadInput(f"the column {column!r} has {what} and cannot be a cursor; use numbers, texts or timestamps")
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pc.floor_temporal(values, unit="microsecond").cast(pa.timestamp("us", kind.tz))
     return values
 
 

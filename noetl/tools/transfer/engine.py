@@ -7,7 +7,7 @@ fails, unless the target has `on_error: warn`: then the failure is recorded, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -18,7 +18,7 @@ from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import pg_copy
 from noetl.tools.transfer.bad_rows import SourceRows
 from noetl.tools.transfer.chunks import Chunk, Mark, chunked, reads_name
-from noetl.tools.transfer.failures import ExplainedError, roll_back
+from noetl.tools.transfer.failures import Explain, ExplainedError, roll_back
 from noetl.tools.transfer.incremental import NAME, Incremental, bare_cursor, render
 from noetl.tools.transfer.load_progress import LoadProgress
 from noetl.tools.transfer.object_progress import ObjectProgress
@@ -30,7 +30,6 @@ from noetl.tools.transfer.transfer_plan import BadRowsPlan, Plan, SourcePlan
 
 MAX_WARNINGS = 20  # in the summary of one target
 SMALL_BYTES = 16 << 20  # of a chunk, so that two can be fetched in advance
-Explain = Callable[[Exception], "ErrorInfo | None"]
 
 
 class TransferFailed(Exception):
@@ -97,7 +96,7 @@ class Transfer:
 
         def quarantine(plan: BadRowsPlan) -> Quarantine:
             key = repr((plan.quarantine.kind, sorted(plan.quarantine.fields.items(), key=str)))
-            return opened.setdefault(key, Quarantine(self.call, plan, peers))
+            return opened.setdefault(key, Quarantine(self.call, plan, peers, self.explain))
 
         plan = self.plan.bad_rows
         self._source_quarantine = None if plan is None else quarantine(plan)
@@ -162,9 +161,13 @@ class Transfer:
         if not isinstance(given, Mapping):
             raise BadInput("`incremental` must be a mapping: {cursor: <column>, initial, lag}")
         self.incremental = Incremental(self.call, self.plan, given)
-        target, resumes = self.states[0].target, flag(given.get("resume"), True)
-        if LoadProgress.is_possible(self.plan, target, resumes=resumes) and not self.quarantines:
-            self._progress = LoadProgress(self.call, self.incremental, target, rest)
+        for state in self.states:
+            state.target.require_table(self.incremental.must_exist)
+        target = self.states[0].target
+        can_resume = target.has_checkpoints and not self.quarantines  # they are committed at the end
+        resumes = can_resume and flag(given.get("resume"), True)
+        if LoadProgress.is_possible(self.plan, target, resumes=resumes):
+            self._progress = LoadProgress(self.call, self.incremental, target, rest, resumes=resumes)
             try:
                 await self._progress.read()
             except Exception as failure:

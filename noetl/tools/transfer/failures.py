@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
+
+Explain = Callable[[Exception], "ErrorInfo | None"]  # the error for an exception; None for an internal error
 
 
 class ExplainedError(Exception):

@@ -9,6 +9,7 @@ recognized by their hashes, which are stored beside the cursor.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import math
 import re
@@ -35,7 +36,8 @@ from noetl.tools.transfer.cursor_lag import earlier
 from noetl.tools.transfer.load_progress import Progress, fingerprint
 from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
 
-MAX_BOUNDARY = 1_000  # rows with the greatest value that are recognized by their hashes
+MAX_BOUNDARY = 20_000  # rows with the greatest value that are recognized by their hashes: 214 KB of the state
+HASH_BYTES = 8
 NAME = "cursor"
 PARAMETER = "noetl_cursor"
 _EXPRESSION = re.compile(r"'?\{\{(.*?)\}\}'?", re.DOTALL)
@@ -49,12 +51,13 @@ class Incremental:
         self.column = str(given.get("cursor") or "")
         if not self.column:
             raise BadInput("`incremental` requires `cursor`, the column whose greatest value is remembered")
-        self._name = str(given["name"]) if given.get("name") is not None else None
+        self._name = None if given.get("name") is None else _key(str(given["name"]))
         merges = [target.mode == "upsert" for target in plan.targets]
         self._by_key = all(merges)
         for target in plan.targets:
             if target.mode == "replace" and target.kind != "object":
                 raise BadInput(f"{target.label}: mode replace removes the rows of earlier loads; use upsert or append")
+        self._place = " ".join((call.path, ".".join(filter(None, (call.step, call.task, self._name)))))
         state = call.state if self._name is None else call.state.get(self._name)
         self._given: dict[str, Any] = dict(state) if isinstance(state, Mapping) and "cursor" in state else {}
         self._initial, self._lag = given.get("initial"), given.get("lag")
@@ -67,8 +70,29 @@ class Incremental:
         self._at_stored: Counter[str] = Counter()  # of the rows with the stored cursor
         self._read_since(self._given)
 
+    def _check_column(self, entry: Mapping[str, Any]) -> None:
+        """An error if the stored cursor is the value of another column: rows would be left out."""
+        column = entry.get("column", self.column)
+        if column != self.column:
+            raise BadInput(
+                f"the stored cursor {entry['cursor']!r} is of the column {column!r}, and `incremental.cursor` is now "
+                f"{self.column!r}. If the column was renamed: `noetl state set {self._place}.column={self.column}`; to "
+                f"load all rows again: `noetl state reset {self._place}`"
+            )
+
+    @property
+    def must_exist(self) -> str:
+        """Why the tables of this load must exist; empty if this is the first load."""
+        if "column" not in self._given:  # none, or set by a user
+            return ""
+        return (
+            f"rows up to the cursor {self._given['cursor']!r} were loaded before. To load them again: "
+            f"`noetl state reset {self._place}`; to load only later rows, create the table"
+        )
+
     def _read_since(self, entry: Mapping[str, Any]) -> None:
         """Start from an entry of the state."""
+        self._check_column(entry)
         self._since = dict(entry)
         self._stored: Any = _value_of(entry)
         self._boundary = _boundary_of(entry)
@@ -97,7 +121,11 @@ class Incremental:
         """The greatest cursor of the rows so far."""
         if self.greatest is None:
             return {}
-        return {**_entry(self.greatest), **({} if self._by_key else {"boundary": sorted(self._hashes.elements())})}
+        return self._entry(self._hashes)
+
+    def _entry(self, boundary: Counter[str]) -> dict[str, Any]:
+        entry = {**_entry(self.greatest), "column": self.column}
+        return entry if self._by_key else {**entry, "boundary": _packed(boundary)}
 
     def follow(self, found: Progress) -> None:
         """Continue an earlier load, or start after one whose rows are in the target."""
@@ -105,6 +133,7 @@ class Incremental:
             self._read_since(found.reached or found.since)
             return
         self._read_since(found.since)
+        self._check_column(found.reached)
         self.start = _value_of(found.start)
         self.greatest = _value_of(found.reached)
         self._hashes = _boundary_of(found.reached)
@@ -166,10 +195,15 @@ class Incremental:
         """The batches without rows before the start and without those that an earlier load has written."""
         async with aclosing(source):
             async for batch in source:
-                if isinstance(batch, Mark):
-                    yield batch._replace(reached=self.reached())
-                else:
+                if not isinstance(batch, Mark):
                     yield self._new_rows(batch) if batch.num_rows else batch
+                elif not self._too_many:
+                    yield batch._replace(reached=self.reached())
+        if self._remembered().total() > MAX_BOUNDARY:
+            raise BadInput(
+                f"more than {MAX_BOUNDARY:,} rows have {_text(self.greatest)!r}, the greatest value of the cursor "
+                f"{self.column!r}; use a target with `mode: upsert` and `key`, or a finer cursor"
+            )
 
     def _new_rows(self, batch: Any) -> Any:
 
@@ -178,6 +212,7 @@ class Incremental:
                 f"the cursor {self.column!r} is not a column of the rows; columns: {', '.join(batch.schema.names)}"
             )
         values = cursor_values(batch, self.column)
+        self._check_type(values.type)
         if self.start is not None:
             start = _of_type(self.start, values.type, self.column)
             if self._is_bound:
@@ -187,17 +222,29 @@ class Incremental:
             self._note(batch)
         return self._without_known(batch) if self._boundary and batch.num_rows else batch
 
+    def _check_type(self, kind: Any) -> None:
+        """An error if the values have become texts: they are ordered by their characters, and numbers are not."""
+        import pyarrow as pa
+
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if isinstance(self._stored, int | float | Decimal) and is_text:
+            raise BadInput(
+                f"the stored cursor {_text(self._stored)!r} is a number, and the column {self.column!r} has texts. "
+                f"Declare its type in `types` of the source, or load all rows again: `noetl state reset {self._place}`"
+            )
+
     def _without_known(self, batch: Any) -> Any:
         """Without rows that an earlier load has written; of equal rows, as many as it has written."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         values = cursor_values(batch, self.column)
-        at_boundary = pc.equal(values, _of_type(self._stored, values.type, self.column))
-        if not pc.any(at_boundary).as_py():
+        stored = _of_type(self._stored, values.type, self.column)
+        at_boundary = pc.equal(values, stored)
+        if not self._is_stored(stored.as_py()) or not pc.any(at_boundary).as_py():
             return batch
         new = []
-        for each in row_hashes(batch.filter(at_boundary)):
+        for each in row_hashes(batch.filter(at_boundary), self.column):
             self._at_stored[each] += 1
             new.append(self._at_stored[each] > self._boundary[each])
         found = iter(new)
@@ -213,13 +260,13 @@ class Incremental:
             return
         if before is None or value > before:
             self.greatest, self._hashes = value, Counter()
-        if not self._by_key:
-            self._hashes.update(row_hashes(batch.filter(pc.equal(values, pc.max(values)))))
-            if self._hashes.total() > MAX_BOUNDARY:
-                raise BadInput(
-                    f"more than {MAX_BOUNDARY:,} rows have the value {_text(value)!r} of the cursor {self.column!r}; "
-                    "use a target with `mode: upsert` and `key`, or a finer cursor"
-                )
+        if not self._by_key and not self._too_many:
+            self._hashes.update(row_hashes(batch.filter(pc.equal(values, pc.max(values))), self.column))
+
+    @property
+    def _too_many(self) -> bool:
+        """Whether the rows with the greatest value so far cannot be remembered."""
+        return self._hashes.total() > MAX_BOUNDARY
 
     # ── the result ──────────────────────────────────────────────────────────────────────
 
@@ -229,11 +276,11 @@ class Incremental:
             return self._since
         if self._stored is not None and self.greatest < _like(self._stored, self.greatest):
             return self._since  # only rows that `lag` reads again
-        entry = _entry(self.greatest)
-        if not self._by_key:
-            known = self._boundary if self._is_stored(self.greatest) else Counter[str]()
-            entry["boundary"] = sorted((self._hashes | known).elements())
-        return entry
+        return self._entry(self._remembered())
+
+    def _remembered(self) -> Counter[str]:
+        """The hashes of all rows with the greatest value that the targets have."""
+        return self._hashes | self._boundary if self._is_stored(self.greatest) else self._hashes
 
     def _is_stored(self, value: Any) -> bool:
         return None not in (value, self._stored) and bool(value == _like(self._stored, value))
@@ -252,16 +299,28 @@ class Incremental:
         return {"column": self.column, "from": _text(before), "to": _text(after)}
 
 
-def row_hashes(batch: Any) -> list[str]:
-    """A short hash of every row. It is the same if a later load has other types or columns without values."""
+def _key(name: str) -> str:
+    """The key of a named cursor in the state: a dot would separate two keys."""
+    if not name:
+        raise BadInput("`incremental.name` is empty: the cursors of several loads would be one")
+    return name.replace("%", "%25").replace(".", "%2E")
+
+
+def row_hashes(batch: Any, cursor: str) -> list[str]:
+    """A short hash of every row without its cursor, for rows that have the same one. It is the same if a later load
+    has other types or columns without values."""
     import pyarrow as pa
 
-    return [_row_hash(row) for row in rows_of(without_positions(pa.Table.from_batches([batch])))]
+    return [_row_hash(row, cursor) for row in rows_of(without_positions(pa.Table.from_batches([batch])))]
 
 
-def _row_hash(row: Mapping[str, Any]) -> str:
-    values = {name: each if isinstance(each, list | dict) else _scalar_text(each) for name, each in row.items()}
-    return hashlib.sha256(_encode(_without_types(values))).hexdigest()[:16]
+def _row_hash(row: Mapping[str, Any], cursor: str) -> str:
+    values = {
+        name: each if isinstance(each, list | dict) else _scalar_text(each)
+        for name, each in row.items()
+        if name != cursor
+    }
+    return hashlib.sha256(_encode(_without_types(values))).hexdigest()[: 2 * HASH_BYTES]
 
 
 def _scalar_text(value: Any) -> str | None:
@@ -338,10 +397,19 @@ def _value_of(entry: Mapping[str, Any]) -> Any:
 
 def _boundary_of(entry: Mapping[str, Any]) -> Counter[str]:
     """The hashes of the rows with the value of the cursor."""
-    found = entry.get("boundary") or []
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise BadInput(f"`boundary` beside the stored cursor must be a list of texts, not {found!r}")
-    return Counter(found)
+    found = entry.get("boundary") or ""
+    try:
+        packed = base64.b64decode(found, validate=True)
+    except (TypeError, ValueError):
+        raise BadInput(
+            f"`boundary` beside the stored cursor must be the text of an earlier load, not {found!r}"
+        ) from None
+    return Counter(packed[at : at + HASH_BYTES].hex() for at in range(0, len(packed), HASH_BYTES))
+
+
+def _packed(hashes: Counter[str]) -> str:
+    """Hashes as a short text."""
+    return base64.b64encode(bytes.fromhex("".join(sorted(hashes.elements())))).decode()
 
 
 def _decoded(value: Any, kind: Any) -> Any:

@@ -74,7 +74,9 @@ class Pace:
 class LoadProgress:
     """The progress of one load; its revision detects that another execution has continued the same load."""
 
-    def __init__(self, call: ToolCall, incremental: Incremental, target: Target, source: SourcePlan) -> None:
+    def __init__(
+        self, call: ToolCall, incremental: Incremental, target: Target, source: SourcePlan, *, resumes: bool
+    ) -> None:
         load = " ".join(filter(None, (call.path, f"{call.step}.{call.task}", incremental.name)))
         self._names = [str(target.plan.fields["table"]), load]
         self._call, self._incremental, self._target = call, incremental, target
@@ -82,7 +84,9 @@ class LoadProgress:
         self._revision = 0
         self._rows = 0  # that an earlier load has committed
         self._position: Any = None
+        self._pages: Any = None  # the source
         self._pace = Pace()
+        self._resumes = resumes
         self._can_write = True
 
     @staticmethod
@@ -97,7 +101,8 @@ class LoadProgress:
     @property
     def resumed(self) -> dict[str, Any]:
         """The page where this load has continued an earlier one, and the rows before it."""
-        return {} if self._position is None else {"page": self._position["page"] + 1, "rows_before": self._rows}
+        position = getattr(self._pages, "position", None)  # None: the source has started from the first page
+        return {} if position is None else {"page": position["page"] + 1, "rows_before": self._rows}
 
     # ── the beginning ───────────────────────────────────────────────────────────────────
 
@@ -137,7 +142,7 @@ class LoadProgress:
     def mark_pages(self, source: Any) -> None:
         """Start the source at the position of the record, and let it mark the pages."""
         if hasattr(source, "marks") and self._can_write:
-            source.marks = True
+            self._pages, source.marks = source, self._resumes
             source.position = self._position
             source.may_restart = self._target.plan.mode == "upsert"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from noetl.core.templates.deferred import DeferredTemplate, Rendered
@@ -102,20 +102,30 @@ def conform_rows(rows: list[dict[str, Any]], schema: Any, label: str) -> Any:
         return tables.batch_of_mappings(rows, schema, plain=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, UnicodeEncodeError):
         for field in schema:
-            for row in rows:
-                try:
-                    tables.batch_of_mappings([row], pa.schema([field]), plain=True)
-                except UnicodeEncodeError:
-                    raise RowError(
-                        f"{label}: the column {field.name!r} has {row[field.name]!a}, which is not valid Unicode "
-                        "(a lone surrogate)"
-                    ) from None
-                except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
-                    raise RowError(
-                        f"{label}: the column {field.name!r} is {field.type} in the first rows, but a later row has "
-                        f"{row.get(field.name)!r}; declare its type with `types: {{{field.name}: ...}}` in the source"
-                    ) from None
+            if wrong := dict(_misfits(rows, field, label)):
+                raise RowError.of(wrong) from None
         raise
+
+
+def _misfits(rows: list[dict[str, Any]], field: Any, label: str) -> Iterator[tuple[int, str]]:
+    """The numbers of the rows whose value does not fit a column, with the reasons."""
+    import pyarrow as pa
+
+    for number, row in enumerate(rows):
+        try:
+            tables.batch_of_mappings([row], pa.schema([field]), plain=True)
+        except UnicodeEncodeError:
+            reason = f"has {_shown(ascii(row[field.name]))}, which is not valid Unicode (a lone surrogate)"
+            yield number, f"{label}: the column {field.name!r} {reason}"
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
+            reason = f"is {field.type} in the first rows, but a later row has {_shown(repr(row.get(field.name)))}"
+            advice = f"declare its type with `types: {{{field.name}: ...}}` in the source"
+            yield number, f"{label}: the column {field.name!r} {reason}; {advice}"
+
+
+def _shown(text: str) -> str:
+    """A value in a reason, which many rows may have; never cut, since a part of a secret would not be masked."""
+    return text if len(text) <= 1_000 else f"a value of {len(text):,} characters"
 
 
 def _is_value(source: Any) -> bool:

@@ -69,6 +69,11 @@ def belongs(name: str, owner: str) -> bool:
     return found is not None and found[1] == beginning(owner) and found[2] == _digest(owner, OWNER_DIGITS)
 
 
+def is_member(column: str) -> bool:
+    """Whether this is the column of a member of an object; `__v` is none."""
+    return SEPARATOR in column[1:] or _CUT.fullmatch(column) is not None
+
+
 def _short(name: str, owner: str) -> str:
     """The name; if it is too long, its beginning, and hashes of its owner and of itself."""
     if len(name.encode()) <= MAX_NAME:

@@ -34,7 +34,7 @@ class ObjectProgress:
                 "its table and the list of loaded objects change together"
             )
         self._source.known = await self._target.loaded_objects()
-        self._source.marks_objects = self._source.resumes and self._target.remembers and not one_commit
+        self._source.marks_objects = self._source.resumes and self._target.has_checkpoints and not one_commit
 
     def summary(self, *, done: bool) -> dict[str, int]:
         """The numbers of objects; of a load that has failed, those that were committed."""

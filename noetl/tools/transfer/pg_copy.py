@@ -125,7 +125,7 @@ class _DirectCopy:
             if self.plan.mode == "replace":
                 # The source may be the table that is replaced: the open transaction prevents its TRUNCATE.
                 await stack.enter_async_context(self.reader.transaction())
-                await self.reader.execute(f"SELECT * FROM ({query.text}\n) AS noetl_source LIMIT 0")
+                await self.reader.execute(f"SELECT * FROM ({query.text}) AS noetl_source LIMIT 0")
             return await self._transfer_rows(text, selected)
 
     async def _transfer_rows(self, text: str, selected: dict[str, postgres.Column]) -> int:
@@ -252,4 +252,4 @@ def _select_query(query: Query, names: list[str], wanted: dict[str, str]) -> str
         return query.text
     inner = {name: f"c{number}" for number, name in enumerate(names)}
     selected = ", ".join(f"{inner[source]} AS {quote_column(name)}" for name, source in wanted.items())
-    return f"SELECT {selected} FROM ({query.text}\n) AS noetl_source({', '.join(inner.values())})"
+    return f"SELECT {selected} FROM ({query.text}) AS noetl_source({', '.join(inner.values())})"

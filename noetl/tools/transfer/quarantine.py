@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from noetl.core.model.events import instant
 from noetl.core.model.outcome import error_info
@@ -18,18 +19,19 @@ from noetl.core.model.tool import ToolCall
 from noetl.data.values import jsonable
 from noetl.tools.transfer.bad_rows import BadRow
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.failures import ExplainedError
+from noetl.tools.transfer.failures import Explain, ExplainedError
 from noetl.tools.transfer.targets import Target, open_target
 from noetl.tools.transfer.transfer_plan import BadRowsPlan
 
 SHOWN = 5  # bad rows in the message of an error
+COLUMNS = "its columns are row, reason, source, position, target, execution_id, quarantined_at and id"
 
 
 class Quarantine:
     """Writes bad rows, and counts them."""
 
-    def __init__(self, call: ToolCall, plan: BadRowsPlan, peers: dict[str, Any]) -> None:
-        self._call = call
+    def __init__(self, call: ToolCall, plan: BadRowsPlan, peers: dict[str, Any], explain: Explain) -> None:
+        self._call, self._explain = call, explain
         self.plan = plan
         self.target: Target = open_target(call, plan.quarantine, peers)
         self.count = 0
@@ -45,7 +47,13 @@ class Quarantine:
         if self.plan.most is not None and self.count > self.plan.most:
             raise self._too_many(f"max_bad_rows is {self.plan.most}")
         for start in range(0, len(rows), 1000):
-            await self._write(rows[start : start + 1000], where)
+            try:
+                await self._write(rows[start : start + 1000], where)
+            except Exception as failure:
+                info = self.target.explain(failure) or self._explain(failure)
+                if info is None:
+                    raise
+                raise ExplainedError(replace(info, message=f"the quarantine: {info.message}; {COLUMNS}")) from failure
 
     def check(self, read: int) -> None:
         """ExplainedError if the share of bad rows is too large."""

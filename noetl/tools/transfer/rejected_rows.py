@@ -7,7 +7,7 @@ rejected row is recorded as the source has it, with its position there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +67,11 @@ class RejectedRows:
 
         failed: dict[int, str] = {}
 
-        def attempt(start: int, end: int) -> Any:
+        def attempt(numbers: Sequence[int]) -> Any:
             wrong: dict[int, str] = {}
-            table = columns.apply(chunk.part(start, end) if end - start < chunk.size else chunk, wrong)
-            failed.update({start + number: reason for number, reason in wrong.items()})
-            return table.append_column(ROW, pa.array(range(start, end), pa.int32()))
+            table = columns.apply(chunk.part(numbers) if len(numbers) < chunk.size else chunk, wrong)
+            failed.update({numbers[index]: reason for index, reason in wrong.items()})
+            return table.append_column(ROW, pa.array(numbers, pa.int32()))
 
         tables, wrong = isolate(chunk.size, attempt)
         failed.update(wrong)

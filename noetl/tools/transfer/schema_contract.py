@@ -9,12 +9,12 @@ contract rejects or leaves out are written there instead.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from noetl.data.types.type_lattice import ColumnKind, needed_type
+from noetl.data.types.type_lattice import TEXT, UNTYPED, ColumnKind, needed_type
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import RowError, isolate
+from noetl.tools.transfer.bad_rows import RowError, isolate, taken
 from noetl.tools.transfer.side_fields import COLUMNS, TYPES
 
 Quarantine = Callable[[Any, str], Awaitable[None]]  # the rows (an Arrow table), the reason
@@ -65,6 +65,7 @@ class Changes(NamedTuple):
 
     add: list[Any]  # Arrow fields
     widen: dict[str, ColumnKind]
+    define: list[Any]  # Arrow fields of columns that had no value before, and so no type
 
 
 class ContractChecker:
@@ -76,6 +77,11 @@ class ContractChecker:
         self.discarded = Discarded()
         self.prefix = ""  # of the names of columns whose values are counted
         self.quarantine: Quarantine | None = None
+
+    @property
+    def defines_types(self) -> bool:
+        """Whether a new column has no type until it has a value."""
+        return self._contract == SchemaContract()
 
     async def admit(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
         """The rows and columns of a chunk that the contract lets through.
@@ -123,8 +129,8 @@ class ContractChecker:
             return table
         import pyarrow as pa
 
-        def attempt(start: int, end: int) -> Any:
-            part = table.slice(start, end - start)
+        def attempt(numbers: Sequence[int]) -> Any:
+            part = taken(table, numbers)
             self.changes(part, known)
             return part
 
@@ -136,10 +142,13 @@ class ContractChecker:
     def changes(self, table: Any, known: Mapping[str, ColumnKind]) -> Changes:
         """The columns to add and the types to widen; BadInput if the contract forbids them."""
         add = [field for field in table.schema if field.name not in known]
-        widen = {}
+        widen, define = {}, []
         for number, field in enumerate(table.schema):
-            if field.name in known:
-                needed = needed_type(table.column(number), field, known[field.name])
+            existing = known.get(field.name)
+            if existing == UNTYPED and self.defines_types:
+                define += [] if len(table) == table.column(number).null_count else [field]
+            elif existing is not None:
+                needed = needed_type(table.column(number), field, TEXT if existing == UNTYPED else existing)
                 if needed is not None:
                     widen[field.name] = needed
         if widen and self._contract.types == "freeze":
@@ -148,4 +157,4 @@ class ContractChecker:
                 f"{self._label}: the column {name!r} is {known[name]}, and the rows need {needed} "
                 "(schema.types: freeze)"
             )
-        return Changes(add, widen)
+        return Changes(add, widen, define)

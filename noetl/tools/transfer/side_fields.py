@@ -210,7 +210,10 @@ _SOURCES = {
                 least=1,
             ),
             "widths": Field("mapping", "Format `fixed`: column -> number of characters, in the order of the file."),
-            "encoding": Field("string", "Format `fixed`: the encoding of the file (UTF-8)."),
+            "encoding": Field(
+                "string",
+                "The encoding of CSV, JSON and text of fixed width, such as `latin-1`, `cp1252` or `utf-16` (UTF-8).",
+            ),
         },
         ("uri",),
     ),

@@ -76,6 +76,7 @@ class TargetPlan(NamedTuple):
     nested: str = "json"
     own_bad_rows: Mapping[str, Any] = MappingProxyType({})  # as the target has them
     bad_rows: BadRowsPlan | None = None
+    must_exist: str = ""  # why a table is not created
 
     @property
     def commits(self) -> bool:
@@ -105,7 +106,7 @@ class TargetPlan(NamedTuple):
 
     def missing_table_error(self) -> BadInput:
         """The error for a table that does not exist and may not be created."""
-        return BadInput(f"{self.label}: the table does not exist, and `create` is false")
+        return BadInput(f"{self.label}: the table does not exist, and {self.must_exist or '`create` is false'}")
 
     def missing_key_error(self) -> RowError:
         """The error for a row whose key is null: null equals nothing, so the row could not be matched."""
@@ -136,7 +137,7 @@ class Plan(NamedTuple):
     @property
     def evolves(self) -> bool:
         """Whether later rows may have columns and types that the first ones do not have."""
-        return any(target.schema is not None for target in self.targets)
+        return any(target.schema is not None or target.nested == "tables" for target in self.targets)
 
 
 def read_plan(call: ToolCall) -> Plan:

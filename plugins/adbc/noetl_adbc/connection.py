@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from adbc_driver_manager import dbapi
 from noetl.tool import BadAuth, ErrorInfo, Host, auth_fields, error_info
 
 T = TypeVar("T")
+_lock = threading.Lock()
 CANCEL_SECONDS = 5.0  # to wait for the end of a cancelled statement
 _SNOWFLAKE = {
     "account": "adbc.snowflake.sql.account", "database": "adbc.snowflake.sql.db", "schema": "adbc.snowflake.sql.schema",
@@ -58,7 +60,7 @@ async def connect(kind: str, fields: Mapping[str, Any], host: Host) -> Any:
     name = str(fields.get("driver") or "") if kind == "adbc" else kind
     options = driver_options(kind, found)
     options |= {str(option): str(value) for option, value in (fields.get("options") or {}).items()}
-    return await in_thread(lambda: _open(name, options))
+    return await in_thread(lambda: _open(name, options), discard=lambda connection: connection.close())
 
 
 def driver_options(kind: str, fields: Mapping[str, Any]) -> dict[str, str]:
@@ -100,19 +102,56 @@ def _open(name: str, options: dict[str, str]) -> Any:
         raise BadAuth(
             f"the driver {name} is not installed: install the package adbc-driver-{name.replace('_', '-')}"
         ) from None
-    entry = {"entrypoint": "duckdb_adbc_init"} if name == "duckdb" else {}
-    path = package.driver_path() if name == "duckdb" else package._driver_path()
-    return dbapi.connect(driver=path, db_kwargs={**entry, **options}, autocommit=True)
+    if name == "duckdb":
+        return _open_duckdb(package.driver_path(), options)
+    return dbapi.connect(driver=package._driver_path(), db_kwargs=options, autocommit=True)
+
+
+class FileInUse(Exception):
+    """Another task of this process has opened a DuckDB file, and each would overwrite what the other commits."""
+
+
+_duckdb_files: set[str] = set()  # that are open in this process
+
+
+def _open_duckdb(driver: str, options: dict[str, str]) -> Any:
+    """A connection to DuckDB; the driver opens a file anew for every connection, and its lock is one of the process."""
+    given = options.get("path") or options.get("uri") or ":memory:"
+    file = None if given == ":memory:" else os.path.realpath(given)
+    with _lock:
+        if file in _duckdb_files:
+            raise FileInUse(
+                f"another task of this worker has opened {given} with ADBC; use kind duckdb, which shares it"
+            )
+        if file is not None:
+            _duckdb_files.add(file)
+    try:
+        kwargs = {"entrypoint": "duckdb_adbc_init", **options}
+        connection = dbapi.connect(driver=driver, db_kwargs=kwargs, autocommit=True)
+    except BaseException:
+        _duckdb_files.discard(str(file))
+        raise
+    close = connection.close
+
+    def close_and_release() -> None:
+        close()
+        _duckdb_files.discard(str(file))
+
+    connection.close = close_and_release  # type: ignore[method-assign]
+    return connection
 
 
 class Abandoned(Exception):
     """Work that a driver does not cancel goes on in its thread, so its connection cannot be used or closed."""
 
 
-async def in_thread(work: Callable[[], T], cancel: Callable[[], Any] | None = None) -> T:
+async def in_thread(
+    work: Callable[[], T], cancel: Callable[[], Any] | None = None, discard: Callable[[T], Any] | None = None
+) -> T:
     """Run blocking work in a thread; if the task is cancelled, cancel the work and wait for its end for some seconds.
 
-    Abandoned if it goes on: the thread does not keep the process from ending."""
+    `discard` releases the result of work that ends nevertheless. Abandoned if it goes on: the thread does not keep the
+    process from ending."""
     loop = asyncio.get_running_loop()
     running: asyncio.Future[T] = loop.create_future()
 
@@ -135,6 +174,8 @@ async def in_thread(work: Callable[[], T], cancel: Callable[[], Any] | None = No
         with suppress(manager.Error):  # a driver that cannot cancel
             if cancel is not None:
                 cancel()
+        if discard is not None:
+            running.add_done_callback(lambda done: done.exception() or discard(done.result()))
         await asyncio.wait([running], timeout=CANCEL_SECONDS)
         if not running.done():
             raise asyncio.CancelledError from Abandoned("the driver does not cancel its statement")
@@ -171,6 +212,8 @@ def explain(failure: Exception) -> ErrorInfo | None:
     """The error for an exception of the driver manager; None for other exceptions."""
     if isinstance(failure, OverflowError) or type(failure).__module__.startswith("pyarrow"):
         return error_info("schema", f"a value cannot be bound or converted: {failure}")
+    if isinstance(failure, FileInUse):
+        return error_info("db.connection", f"adbc: {failure}")
     if not isinstance(failure, manager.Error):
         return None
     kind = _STATUS.get(failure.status_code)

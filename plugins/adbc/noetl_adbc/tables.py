@@ -54,7 +54,8 @@ class TableTarget(RowTarget):
         await self._connect()
         call = self.call
         self._names = list(schema.names)
-        self._exists = await self._has_table()
+        self._columns = await self._table_columns()
+        self._exists = self._columns is not None
         if not self._exists and not call.create:
             raise ConnectorError(f"{call.label}: the table does not exist, and `create` is false")
         digest = hashlib.sha256(f"{call.idempotency_key} {self._place}".encode()).hexdigest()[:12]
@@ -75,7 +76,7 @@ class TableTarget(RowTarget):
         """Empty the table in mode replace."""
         if self.call.mode == "replace":
             session = await self._connect()
-            if await self._has_table():
+            if await self._table_columns() is not None:
                 await session.execute(f"DELETE FROM {self._quoted.table(self._place)} WHERE 1 = 1", [])
 
     async def commit(self) -> None:
@@ -131,9 +132,25 @@ class TableTarget(RowTarget):
             f"ORDER BY {quoted.column(NUMBER)} DESC) AS noetl_place FROM {staging}) AS ranked WHERE noetl_place = 1)"
         )
         same = " AND ".join(f"i.{quoted.column(name)} = t.{quoted.column(name)}" for name in self.call.key)
+        given = {name.lower() for name in self._names}
+        if any(name.lower() not in given for name in self._columns or ()):
+            return self._merge_statements(latest, same)
         # Delete and insert: every database has them, and MERGE of some does not accept all columns.
         delete = f"DELETE FROM {table} AS t WHERE EXISTS (SELECT 1 FROM {staging} AS i WHERE {same})"
         return [delete, f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {latest} AS latest"]
+
+    def _merge_statements(self, latest: str, same: str) -> list[str]:
+        """Update rows that exist, whose other columns keep their values, and insert the others."""
+        quoted, table = self._quoted, self._quoted.table(self._place)
+        columns = ", ".join(map(quoted.column, self._names))
+        others = [quoted.column(name) for name in self._names if name not in self.call.key]
+        changes = ", ".join(f"{name} = i.{name}" for name in others)
+        update = f"UPDATE {table} AS t SET {changes} FROM {latest} AS i WHERE {same}"
+        insert = (
+            f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {latest} AS i "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {table} AS t WHERE {same})"
+        )
+        return [update, insert] if others else [insert]
 
     def _numbered(self, table: Any) -> Any:
         import pyarrow as pa
@@ -157,17 +174,18 @@ class TableTarget(RowTarget):
 
         await in_thread(load)
 
-    async def _has_table(self) -> bool:
+    async def _table_columns(self) -> list[str] | None:
+        """The columns of the table; None if it does not exist."""
         *folder, name = self._place.split(".")
         where = _where(folder)
         options = {"catalog_filter": where.get("catalog_name"), "db_schema_filter": where.get("db_schema_name")}
         try:
-            await in_thread(lambda: self._connection.adbc_get_table_schema(name, **options))
+            found = await in_thread(lambda: self._connection.adbc_get_table_schema(name, **options))
         except manager.Error as failure:
             if failure.status_code in (manager.AdbcStatusCode.NOT_FOUND, manager.AdbcStatusCode.INTERNAL):
-                return False
+                return None
             raise
-        return True
+        return list(found.names)
 
     async def _json_columns(self) -> tuple[str, ...]:
         """The columns of the table that are JSON."""

@@ -60,6 +60,10 @@ class TestSource(SourceConformance):
 
         return store
 
+    @pytest.fixture
+    def missing(self, database):
+        return lambda: {**database[0], "table": "none"}
+
 
 class TestTarget(TargetConformance):
     @pytest.fixture
@@ -82,6 +86,14 @@ def test_no_staging_table_remains(database):
         else "SELECT table_name AS name FROM information_schema.tables"
     )
     assert [row["name"] for row in sql(tables)] == ["good"]
+
+
+def test_two_connections_to_a_duckdb_file_are_refused(tmp_path):
+    """The driver would open the file twice, and the last one to close it would overwrite the rows of the other."""
+    target = {"kind": "adbc", "driver": "duckdb", "options": {"path": str(tmp_path / "x.duckdb")}, "table": "t"}
+    outcome = run_tool("transfer", {"data": [{"id": 1}], "targets": [target, {**target, "table": "u"}]})
+    assert (outcome.error.kind, "use kind duckdb" in outcome.error.message) == ("db.connection", True)
+    assert run_tool("transfer", {"data": [{"id": 1}], "targets": [target]}).error is None
 
 
 def run(database, command, params=None, **others):

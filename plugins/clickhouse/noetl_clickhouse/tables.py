@@ -6,9 +6,10 @@ ClickHouse has no transactions over HTTP. Rows are loaded into a staging table; 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -78,6 +79,22 @@ def sendable(table: Any) -> Any:
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+async def _completed(statement: Coroutine[Any, Any, None]) -> None:
+    """Await a statement; a cancellation waits for its end, because the server goes on with it, and `abort` would drop
+    the table before it is created."""
+    running = asyncio.ensure_future(statement)
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        running.exception()  # retrieved: the task was cancelled all the same
+        raise
+
+
 class TableTarget(RowTarget):
     """A table, written through a staging table."""
 
@@ -100,9 +117,10 @@ class TableTarget(RowTarget):
         *database, name = str(call.fields["table"]).split(".", 1)
         self._staging = ".".join(map(quoted, [*database, f"noetl_{digest}_{name}"]))
         self._count = 0
+        self._others = await self._other_columns() if call.mode == "upsert" else []
         await self._client.execute(f"DROP TABLE IF EXISTS {self._staging}")
         # With the engine of the table, so that both can be exchanged.
-        await self._client.execute(f"CREATE TABLE {self._staging} AS {self._table}")
+        await _completed(self._client.execute(f"CREATE TABLE {self._staging} AS {self._table}"))
         if call.mode == "upsert":
             await self._client.execute(f"ALTER TABLE {self._staging} ADD COLUMN {NUMBER} Int64")
 
@@ -128,16 +146,14 @@ class TableTarget(RowTarget):
                 await self._client.execute(f"TRUNCATE TABLE {self._table}")
 
     async def commit(self) -> None:
-        """Move the staged rows."""
+        """Move the staged rows; if that fails, `abort` drops the staging table."""
         if self._client is None:
             return
-        try:
-            if hasattr(self, "_staging"):
-                for statement in self._statements():
-                    await self._client.execute(statement)
-                await self._client.execute(f"DROP TABLE IF EXISTS {self._staging}")
-        finally:
-            await self._close()
+        if hasattr(self, "_staging"):
+            for statement in self._statements():
+                await self._client.execute(statement)
+            await self._client.execute(f"DROP TABLE IF EXISTS {self._staging}")
+        await self._close()
 
     async def abort(self) -> None:
         """Drop the staging table."""
@@ -162,7 +178,17 @@ class TableTarget(RowTarget):
         keys = f"({key})" if len(self.call.key) > 1 else key
         newest = f"SELECT * FROM {self._staging} ORDER BY {NUMBER} DESC LIMIT 1 BY {key}"
         staged = f"SELECT {key} FROM {self._staging}"
+        merged = []
+        if self._others:  # rows that exist are staged once more, with the values of the columns that the source lacks
+            others = ", ".join(map(quoted, self._others))
+            values = [f"n.{quoted(name)}" for name in self._names] + [f"t.{quoted(name)}" for name in self._others]
+            columns = f"{columns}, {others}"
+            merged = [
+                f"INSERT INTO {self._staging} ({columns}, {NUMBER}) SELECT {', '.join(values)}, {self._count} "
+                f"FROM ({newest}) AS n ANY INNER JOIN {self._table} AS t USING ({key})"
+            ]
         return [
+            *merged,
             f"ALTER TABLE {self._table} DELETE WHERE {keys} IN ({staged}) SETTINGS mutations_sync = 2",
             f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM ({newest})",
         ]
@@ -174,6 +200,14 @@ class TableTarget(RowTarget):
     async def _close(self) -> None:
         self._client = None
         await self._session.__aexit__(None, None, None)
+
+    async def _other_columns(self) -> list[str]:
+        """The columns of the table that the source does not have, and that can be written."""
+        async with self._client.request(f"DESCRIBE TABLE {self._table}") as response:
+            rows = [row async for batch in batches(response, 1000) for row in batch.to_pylist()]
+        computed = ("MATERIALIZED", "ALIAS", "EPHEMERAL")
+        found = [_text(row["name"]) for row in rows if _text(row["default_type"]) not in computed]
+        return [name for name in found if name not in self._names]
 
     async def _exists(self) -> bool:
         async with self._client.request(f"EXISTS TABLE {self._table}") as response:

@@ -33,6 +33,10 @@ class TestSource(SourceConformance):
 
         return store
 
+    @pytest.fixture
+    def missing(self, server):
+        return lambda: {"kind": "clickhouse", "auth": server.auth, "table": "none"}
+
 
 class TestTarget(TargetConformance):
     @pytest.fixture

@@ -107,8 +107,12 @@ class TopicTarget(RowTarget):
         if self._transaction:
             # The same in every attempt: a later attempt fences an earlier one that still runs.
             options["transactional.id"] = f"noetl-{call.idempotency_key}-{self._topic}"
+        if not call.create:
+            options["allow.auto.create.topics"] = False
         self._producer = Producer(options)
-        await asyncio.to_thread(check_cluster, self._producer, options, self._topic, call.timeout)
+        found = await asyncio.to_thread(check_cluster, self._producer, options, self._topic, call.timeout)
+        if not call.create and found.topics[self._topic].error is not None:
+            raise KafkaException(found.topics[self._topic].error)
         if self._transaction:
             await asyncio.to_thread(self._producer.init_transactions, call.timeout.connect or REQUEST_SECONDS)
             self._producer.begin_transaction()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pyarrow.parquet as pq
 import pytest
 
 from noetl.testing import SourceConformance, TargetConformance, run_tool
+
+numbers = itertools.count()
 
 
 class TestSource(SourceConformance):
@@ -30,7 +33,7 @@ class TestTarget(TargetConformance):
 
     @pytest.fixture
     def place(self, cluster):
-        return lambda: {"kind": "kafka", "auth": cluster.auth, "topic": cluster.new_topic()}
+        return lambda: {"kind": "kafka", "auth": cluster.auth, "topic": f"target{next(numbers)}"}
 
     @pytest.fixture
     def read(self, cluster):

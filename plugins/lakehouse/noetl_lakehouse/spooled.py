@@ -120,7 +120,7 @@ class SpooledTarget(RowTarget):
         """Remove the file."""
         folder, self._folder, self._writer = self._folder, None, None
         if folder is not None:
-            await asyncio.to_thread(folder.cleanup)
+            folder.cleanup()  # not in a thread: a cancelled call that waits for one is not made
 
     def data_files(self) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
         """The data files to write: the values of the partition, and its rows in parts of bounded size."""

@@ -31,7 +31,7 @@ async def count(call: SourceCall) -> int | None:
     """The number of rows, from `SELECT count(*)`."""
     text, values = statement(call.fields)
     async with connected(call.fields, call.host, call.timeout) as connection, connection.cursor() as cursor:
-        await cursor.execute(f"SELECT count(*) FROM ({text}) AS counted", values or None)
+        await cursor.execute(f"SELECT count(*) FROM ({text}\n) AS counted", values or None)
         (found,) = await cursor.fetchone()
         return int(found)
 

@@ -20,15 +20,23 @@ def transfer(source, target, host=None, **others):
     return run_tool("transfer", {"source": source, "targets": [target], **others}, host=host)
 
 
+def open_connections(server):
+    query = "SELECT count(*) AS n FROM information_schema.processlist WHERE db = 'noetl'"
+    return server.sql(query)[0]["n"]
+
+
 class TestSource(SourceConformance):
     @pytest.fixture
     def place(self, server):
         return lambda rows: {"kind": "mysql", "auth": server.auth, "table": server.create_table(rows)}
 
     @pytest.fixture
+    def missing(self, server):
+        return lambda: {"kind": "mysql", "auth": server.auth, "table": "none"}
+
+    @pytest.fixture
     def connections(self, server):
-        query = "SELECT count(*) AS n FROM information_schema.processlist WHERE db = 'noetl'"
-        return lambda: server.sql(query)[0]["n"]
+        return lambda: open_connections(server)
 
 
 class TestTarget(TargetConformance):
@@ -42,12 +50,17 @@ class TestTarget(TargetConformance):
     def read(self, server):
         return lambda fields: server.sql(f"SELECT * FROM {fields['table']}")
 
+    @pytest.fixture
+    def connections(self, server):
+        return lambda: open_connections(server)
+
 
 class TestTargetWithoutUniqueKey(TestTarget):
     """A table without an index on the key is merged through a temporary table."""
 
     modes = ("upsert",)
     evolves = False
+    creates = False
 
     @pytest.fixture
     def place(self, server):

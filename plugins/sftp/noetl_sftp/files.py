@@ -83,6 +83,21 @@ class FileTarget(RowTarget):
             if data := await asyncio.to_thread(self._encoder.write, batch):
                 await self._file.write(data)
 
+    async def write_empty(self) -> None:
+        """Replace the file by one without rows; a format with columns needs them."""
+        import pyarrow as pa
+
+        path = str(self.call.fields["path"])
+        if file_format(path, self.call.fields.get("format"), "parquet") not in ("parquet", "arrow"):
+            await self.begin(pa.schema([]))
+            await self.prepare()
+            return
+        async with connected(self.call.fields["auth"], self.call.host, self.call.timeout) as client:
+            if await client.exists(path):
+                raise ConnectorError(
+                    f"{self.call.label}: the source has neither rows nor columns, so the file cannot be replaced"
+                )
+
     async def prepare(self) -> None:
         """Complete the temporary file."""
         if self._session is not None:

@@ -74,7 +74,10 @@ class LocalFile(Exception):
 
 
 async def _get(call: ToolCall, client: Any, path: str) -> Outcome:
-    facts = _facts(path, await client.stat(path))
+    attributes = await client.stat(path)
+    if attributes.type == asyncssh.FILEXFER_TYPE_DIRECTORY:  # OpenSSH answers only "Failure"
+        raise asyncssh.SFTPFileIsADirectory(f"{path} is a folder; use `action: list`")
+    facts = _facts(path, attributes)
     if call.input.get("file"):
         local = Path(call.host.resolve_path(str(call.input["file"])))
         try:

@@ -16,6 +16,12 @@ def run(host):
     return run
 
 
+def test_a_folder_is_not_downloaded(server):
+    (server.folder / "box").mkdir()
+    outcome = run_tool("sftp", {"auth": server.auth, "action": "get", "path": "/box"})
+    assert (outcome.error.kind, "use `action: list`" in outcome.error.message) == ("client_error", True)
+
+
 def test_content_is_put_and_read_back(run, server):
     assert run("put", "/a.json", data={"ü": [1]}).data["size"] == 11
     outcome = run("get", "/a.json")

@@ -3,10 +3,11 @@
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
+import msgspec
 import pytest
 
 from noetl.core.model.outcome import Outcome, error, ok
-from noetl.core.model.reference import Reference, ReferenceMeta
+from noetl.core.model.reference import STORED, Reference, ReferenceMeta
 from noetl.core.templates.template import evaluate, holds
 from noetl.core.templates.views import (
     KEYS,
@@ -17,6 +18,7 @@ from noetl.core.templates.views import (
     ResultView,
     extract,
     plain,
+    with_stored,
 )
 from noetl.errors import TemplateError
 
@@ -257,6 +259,14 @@ def test_a_stored_payload_is_read_once_when_it_is_first_needed():
     assert evaluate("{{ fetch.rows | length }}{{ fetch.data.rows }}{{ fetch.data.x }}", {"fetch": view}) == "2[1, 2]5"
     assert evaluate("{{ fetch }}", {"fetch": view})["rows"] == [1, 2]
     assert requested == [REFERENCE]
+
+
+@pytest.mark.parametrize("scope", ["ctx", "state", "args", "input"])
+def test_a_whole_scope_has_the_data_of_its_stored_values(scope):
+    marker = {STORED: msgspec.to_builtins(REFERENCE)}
+    values = {scope: with_stored({"big": marker, "small": 1}, lambda _: ["data"])}
+    for template in (f"{{{{ {scope} }}}}", f"{{{{ {{'small': 1, 'big': {scope}.big}} }}}}"):
+        assert msgspec.json.decode(msgspec.json.encode(evaluate(template, values))) == {"big": ["data"], "small": 1}
 
 
 def test_inline_data_is_used_even_if_it_was_also_stored():

@@ -27,7 +27,7 @@ def opened(new_tab: Callable[..., Tab], cluster: Cluster) -> Callable[..., Tab]:
     """Opens a path of the page in a new tab, signed in."""
 
     def opened(path: str, *, token: str | None = None, **look: object) -> Tab:
-        return new_tab(**look).sign_in(token or cluster.token).open(path)
+        return new_tab(**look).sign_in(token or cluster.token, path)
 
     return opened
 

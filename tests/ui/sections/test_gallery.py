@@ -47,18 +47,13 @@ workflow:
 """
 
 
-class Look(NamedTuple):
+class Size(NamedTuple):
     name: str
     width: int
     height: int
-    dark: bool
 
 
-LOOKS = [
-    Look(f"{name}{'-dark' if dark else ''}", width, height, dark)
-    for name, width, height in (("desktop", 1600, 1000), ("laptop", 1280, 720), ("phone", 390, 844))
-    for dark in (False, True)
-]
+DESKTOP, LAPTOP, PHONE = Size("desktop", 1600, 1000), Size("laptop", 1280, 720), Size("phone", 390, 844)
 
 
 class Shown(NamedTuple):
@@ -159,36 +154,55 @@ def store(tab: Tab, file: Path) -> None:
     session.detach()
 
 
+class Gallery:
+    """Checks the looks of an opened page, and takes its pictures."""
+
+    def __init__(self, tab: Tab, folder: Path) -> None:
+        self.tab, self.folder = tab, folder
+        self.every = os.environ.get("NOETL_GALLERY")  # a folder for the pictures of all pages
+        self.wrong: list[str] = []
+
+    def check(self, shown: Shown, size: Size, dark: bool, *, violations: bool) -> None:
+        """Show the page in a size and a colour scheme; only colours depend on the scheme."""
+        page, look = self.tab.page, f"{size.name}{'-dark' if dark else ''}"
+        page.set_viewport_size({"width": size.width, "height": size.height})
+        page.emulate_media(color_scheme="dark" if dark else "light")
+        if violations:
+            found = self.tab.serious_violations(*(["color-contrast"] if dark else []))
+            self.wrong += [f"{shown.path} ({look}): {each}" for each in found]
+        width = page.evaluate("document.documentElement.scrollWidth")
+        if width > size.width:
+            self.wrong.append(f"{shown.path} ({look}): {width} pixels wide")
+        if self.every:
+            name = re.sub(r"\d{10,}|\W", "_", shown.path).strip("_") or "home"
+            page.screenshot(path=Path(self.every) / f"{name}-{look}.png")
+        if shown.picture and os.environ.get("NOETL_SCREENSHOTS"):
+            store(self.tab, self.folder / f"{shown.picture}-{look}.webp")
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.name)
-def test_every_page_is_accessible_and_fits(opened: Opened, used: dict[str, str], tmp_path: Path, look: Look):
-    kept = os.environ.get("NOETL_SCREENSHOTS")
-    folder = ROOT / "docs" / "images" / "gallery" if kept else tmp_path
-    every = os.environ.get("NOETL_GALLERY")  # a folder for the pictures of all pages
-    tab = opened("/", width=look.width, height=look.height, dark=look.dark)
-    wrong = []
-    for shown in pages(used):
+@pytest.mark.parametrize("sizes", [(DESKTOP, LAPTOP), (PHONE,)], ids=["large", "small"])
+def test_every_page_is_accessible_and_fits(opened: Opened, used: dict[str, str], sizes: tuple[Size, ...]):
+    """A page is opened in the first size, in one of the colour schemes, and then shown in the other looks."""
+    tab = opened("/", width=sizes[0].width, height=sizes[0].height)
+    gallery = Gallery(tab, ROOT / "docs" / "images" / "gallery")
+    for number, shown in enumerate(pages(used)):
+        schemes = (False, True) if number % 2 else (True, False)
+        tab.page.emulate_media(color_scheme="dark" if schemes[0] else "light")
+        tab.page.set_viewport_size({"width": sizes[0].width, "height": sizes[0].height})
         tab.open(shown.path)
         expect(tab.page.locator(shown.ready).first).to_be_visible()
-        wrong += [f"{shown.path}: {each}" for each in tab.serious_violations()]
-        width = tab.page.evaluate("document.documentElement.scrollWidth")
-        if width > look.width:
-            wrong.append(f"{shown.path}: {width} pixels wide")
-        if every:
-            name = re.sub(r"\d{10,}|\W", "_", shown.path).strip("_") or "home"
-            tab.page.screenshot(path=Path(every) / f"{name}-{look.name}.png")
-        if shown.picture:
-            store(tab, folder / f"{shown.picture}-{look.name}.webp")
-    assert wrong == []
+        for size in sizes:
+            for dark in schemes:
+                gallery.check(shown, size, dark, violations=size is sizes[0])
+    assert gallery.wrong == []
 
 
 AWAY = ("ERR_CONNECTION", "Failed to load resource", "ERR_INCOMPLETE", "ERR_EMPTY")
 
 
 @pytest.mark.timeout(300)
-def test_a_server_restart_leaves_every_open_page_live(
-    opened: Opened, used: dict[str, str], cluster: Cluster
-):
+def test_a_server_restart_leaves_every_open_page_live(opened: Opened, used: dict[str, str], cluster: Cluster):
     paths = (
         "/", "/executions", f"/executions/{used['waiting']}", "/inbox", "/playbooks", "/playbooks/shop/orders",
         f"/compare/{used['done']}/{used['other']}", "/operations", "/operations/workers", "/operations/limits", "/operations/triggers",

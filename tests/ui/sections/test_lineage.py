@@ -78,3 +78,16 @@ def test_a_playbook_shows_its_own_datasets(opened: Callable[..., Tab], ran: None
     cluster.ask("POST", "/api/catalog/register", {"content": text})
     tab.open("/playbooks/shop/none?tab=lineage")
     expect(tab.page.get_by_text("No lineage yet")).to_be_visible()
+
+
+def test_the_task_of_many_datasets_is_visible(opened: Callable[..., Tab], cluster: Cluster, ran: None, tmp_path):
+    targets = "".join(f"      - {{kind: file, path: {tmp_path}/{number}.csv}}\n" for number in range(20))
+    text = LOAD.format(folder=tmp_path).replace("shop/load", "shop/many")
+    text = text[: text.index("      - {kind: duckdb")] + targets
+    cluster.ask("POST", "/api/catalog/register", {"content": text})
+    id = cluster.ask("POST", "/api/execute", {"path": "shop/many"})[1]["execution_id"]
+    assert cluster.finished(id)["status"] == "success"
+    tab = opened("/playbooks/shop/many?tab=lineage")
+    graph = tab.page.get_by_role("group", name="Lineage graph")
+    expect(graph.get_by_role("button")).to_have_count(20)
+    expect(graph.get_by_role("link")).to_be_in_viewport()

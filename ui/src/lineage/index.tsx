@@ -1,6 +1,6 @@
 /** Lineage: tables and files with the tasks that read and write them, of one playbook or across playbooks. */
 import { graphlib, layout } from "@dagrejs/dagre";
-import { useMemo, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { EmptyState, ErrorState, Loading } from "../common/components";
 import { useFetch } from "../common/fetch";
 import { Link, useQueryValue } from "../common/router";
@@ -92,10 +92,16 @@ interface DrawingProps {
 
 function Drawing({ graph, across, chosen, onChoose }: DrawingProps) {
   const placed = useMemo(() => place(graph), [graph]);
+  const view = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    // The first task is in the middle of its datasets, which can be below the visible part.
+    const { x, y } = placed.at(firstTask(graph, placed));
+    view.current!.scrollTo(x + WIDTH > view.current!.clientWidth ? x : 0, y + HEIGHT > view.current!.clientHeight ? y - view.current!.clientHeight / 2 : 0);
+  }, []);
   const near = new Set(chosen ? graph.edges.flatMap((each) => (each.from === chosen || each.to === chosen ? [each.from, each.to] : [])) : []);
   const style = (id: string) => ({ left: `${placed.at(id).x}px`, top: `${placed.at(id).y}px`, width: `${WIDTH}px`, height: `${HEIGHT}px` });
   return (
-    <div class="card lineage" role="group" aria-label="Lineage graph" tabIndex={0}>
+    <div ref={view} class="card lineage" role="group" aria-label="Lineage graph" tabIndex={0}>
       <div class="lineage-canvas" style={{ width: `${placed.width}px`, height: `${placed.height}px` }}>
         <svg width={placed.width} height={placed.height} aria-hidden="true">
           <defs>
@@ -116,8 +122,8 @@ function Drawing({ graph, across, chosen, onChoose }: DrawingProps) {
         </svg>
         {graph.datasets.map((each) => (
           <button key={each.id} type="button" class={`lineage-dataset ${near.has(each.id) ? "near" : ""}`} style={style(each.id)} title={each.id} aria-pressed={each.id === chosen} onClick={() => onChoose(each.id)}>
-            <b>{each.name.slice(each.name.lastIndexOf("/") + 1) || each.name}</b>
-            <small>{[each.namespace, each.name.slice(0, Math.max(0, each.name.lastIndexOf("/")))].filter(Boolean).join(" · ")}</small>
+            <b>{each.name.slice(lastSlash(each.name) + 1) || each.name}</b>
+            <small>{[each.namespace, each.name.slice(0, Math.max(0, lastSlash(each.name)))].filter(Boolean).join(" · ")}</small>
           </button>
         ))}
         {graph.tasks.map((each) => (
@@ -174,6 +180,18 @@ function Details({ graph, dataset }: { graph: Graph; dataset: Dataset }) {
       </div>
     </section>
   );
+}
+
+/** The position of the last slash of a path; the name of a table after `#` can have slashes too. */
+function lastSlash(name: string): number {
+  const [path] = name.split("#", 1);
+  return path.lastIndexOf("/");
+}
+
+/** The task at the left and the top. */
+function firstTask(graph: Graph, placed: { at: (id: string) => { x: number; y: number } }): string {
+  const order = (id: string) => placed.at(id).x * 1_000_000 + placed.at(id).y;
+  return graph.tasks.reduce((first, { id }) => (order(id) < order(first) ? id : first), graph.tasks[0].id);
 }
 
 /** The step, and the task if it has a name of its own. */

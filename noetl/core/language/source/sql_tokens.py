@@ -22,7 +22,7 @@ _PATTERN = r"""
     | (?P<colon>(?<![:\w\]]):[A-Za-z_]\w*)
     | (?P<question>\?)
     | (?P<semicolon>;)
-    | (?P<word>[A-Za-z_][\w$]*)
+    | (?P<word>[^\W\d][\w$]*)
     | (?P<other>[^'"`#$%:;?\w/-]+|.)
     """
 

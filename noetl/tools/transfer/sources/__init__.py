@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import sqlite3
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -18,7 +18,7 @@ from noetl.data.content import reference_in
 from noetl.data.sql import bind, quote_name
 from noetl.data.sql_statements import split
 from noetl.data.types.column_types import DeclaredType
-from noetl.runtime.threads import in_thread
+from noetl.runtime.threads import in_thread, open_in_thread
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
@@ -56,7 +56,7 @@ async def open_source(call: ToolCall, plan: Plan, source: SourcePlan, rows: Sour
     if kind == "duckdb":
         return DuckdbSource(call, fields, rows)
     if kind == "sqlite":
-        return SqliteSource(call, fields, rows)
+        return SqliteSource(call, fields, rows, evolves=plan.evolves)
     if kind == "http":
         from noetl.tools.transfer.sources.http_source import HttpSource
 
@@ -65,7 +65,7 @@ async def open_source(call: ToolCall, plan: Plan, source: SourcePlan, rows: Sour
         from noetl.tools.transfer.sources.object_source import ObjectSource
 
         return ObjectSource(call, fields, plan, rows)
-    return await data_source(call, fields, plan.path, rows)
+    return await data_source(call, fields, plan.path, rows, evolves=plan.evolves)
 
 
 class PostgresSource:
@@ -188,23 +188,27 @@ class DuckdbSource:
 class SqliteSource:
     """A query or table of SQLite."""
 
-    def __init__(self, call: ToolCall, fields: dict[str, Any], rows: SourceRows | None) -> None:
+    def __init__(
+        self, call: ToolCall, fields: dict[str, Any], rows: SourceRows | None, *, evolves: bool = False
+    ) -> None:
         self._call = call
         self._fields = fields
+        self._evolves = evolves
         self._rows = NumberedRows(rows, query_name(fields, "sqlite"))
         self._bound = _statement(fields, "sqlite")
 
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows."""
         path = await database_file(self._call, self._fields, "the source")
-        connection = await asyncio.to_thread(sqlite.connect, path)
+        connection = await open_in_thread(partial(sqlite.connect, path), sqlite3.Connection.close)
         try:
             values = [sqlite.adapted(value) for value in self._bound.values]
             cursor = await in_thread(
                 lambda: connection.execute(self._bound.text, values), interrupt=connection.interrupt
             )
             names = sqlite.columns_of(cursor)
-            builder = BatchBuilder(self._fields.get("types"), "the source", names, json_text=True)
+            types = self._fields.get("types")
+            builder = BatchBuilder(types, "the source", names, json_text=True, evolves=self._evolves)
             fetcher = _RowFetcher(cursor)
             while rows := await in_thread(fetcher.next, interrupt=connection.interrupt):
                 if builder.schema is None and len(rows) < BATCH_ROWS and fetcher.has_more:
@@ -214,9 +218,11 @@ class SqliteSource:
                     yield batch
                 del rows
             if builder.schema is None:
-                yield builder.batch([])
+                declared = partial(_declared_numbers, connection, self._bound.text, values, names)
+                types = {**await in_thread(declared), **(self._fields.get("types") or {})}
+                yield BatchBuilder(types, "the source", names).batch([])
         finally:
-            await asyncio.to_thread(connection.close)
+            await in_thread(connection.close)
 
     async def count(self) -> int | None:
         """Not known in advance."""
@@ -258,13 +264,29 @@ def _first_columns(cursor: Any, names: list[str]) -> SeenColumns:
     return seen
 
 
+def _declared_numbers(connection: Any, query: str, values: list[Any], names: list[str]) -> dict[str, str]:
+    """The types of the columns that are declared as numbers, for a result without rows."""
+    try:
+        connection.execute(f"CREATE TEMP TABLE noetl_columns AS SELECT * FROM ({query}\n) LIMIT 0", values)
+    except sqlite3.OperationalError:
+        return {}  # a PRAGMA, or a statement that changes data
+    found = connection.execute("SELECT type FROM pragma_table_info('noetl_columns', 'temp')").fetchall()
+    types = {"INT": "bigint", "REAL": "double"}
+    return {name: types[each] for name, (each,) in zip(names, found, strict=True) if each in types}
+
+
 def query_name(fields: Mapping[str, Any], kind: str) -> str:
     """What the rows of a database are called in a quarantine; a query may contain secrets, and is not shown."""
     return f"{kind} query" if fields.get("query") else f"{kind} {fields.get('table')}"
 
 
 async def data_source(
-    call: ToolCall, fields: Mapping[str, Any], path: str | None, rows: SourceRows | None = None
+    call: ToolCall,
+    fields: Mapping[str, Any],
+    path: str | None,
+    rows: SourceRows | None = None,
+    *,
+    evolves: bool = False,
 ) -> Source:
     """Rows in the task's fields, or a stored result."""
     data = fields.get("data") if fields.get("data") is not None else fields.get("ref")
@@ -272,4 +294,4 @@ async def data_source(
     if reference is not None:
         return ReferenceSource(call, reference, path, rows)
     values = find_values(data, path, "`data`")
-    return RowsSource(values, fields.get("types"), rows)
+    return RowsSource(values, fields.get("types"), rows, evolves=evolves)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,8 +23,9 @@ BATCH_ROWS = 10_000
 class RowsSource:
     """Rows in memory."""
 
-    def __init__(self, values: list[Any], types: Any, rows: SourceRows | None = None) -> None:
+    def __init__(self, values: list[Any], types: Any, rows: SourceRows | None = None, *, evolves: bool = False) -> None:
         self._rows = as_rows(values)
+        self._evolves = evolves
         self._numbered = NumberedRows(rows, "data")
         self.values = values if any(not isinstance(value, Mapping) for value in values) else None
         self._types = types
@@ -33,10 +34,10 @@ class RowsSource:
         """The rows."""
         if not self._rows:
             return
-        builder = BatchBuilder(self._types, "the source")
+        builder = BatchBuilder(self._types, "the source", evolves=self._evolves)
         builder.learn(self._rows)
         for start in range(0, len(self._rows), BATCH_ROWS):
-            for batch in self._numbered.built(builder.batch, self._rows[start : start + BATCH_ROWS]):
+            for batch in self._numbered.built(builder.fitted, self._rows[start : start + BATCH_ROWS]):
                 yield batch
 
     async def count(self) -> int | None:
@@ -139,14 +140,16 @@ class BatchBuilder:
         else:
             seen = tables.SeenColumns()
             seen.add(rows)
-        schema = seen.schema(self._columns if self.schema is None else self.schema.names, list(self._types))
+        first = self._columns if self.schema is None else self.schema.names
+        schema = seen.schema(first, list(self._types), untyped=self._evolves)
         given = {
             field.name: self._types[field.name].field(field.name) if field.name in self._types else field
             for field in schema
         }
         fields = [tables.joined_field(field, given.pop(field.name)) for field in self.schema or ()]
-        if self.schema is None or fields != list(self.schema) or given:
-            self.schema = pa.schema([*fields, *given.values()])
+        learned = pa.schema([*fields, *given.values()])
+        if self.schema is None or not learned.equals(self.schema, check_metadata=True):
+            self.schema = learned
             self._names: set[Any] = set(self.schema.names)
 
     def fitted(self, rows: list[dict[str, Any]]) -> Any:
@@ -180,12 +183,36 @@ class BatchBuilder:
         return declared_column(values, declared, name, self._label)
 
 
+class UntypedColumns:
+    """The columns of a source that infers types, without a type until they have a value."""
+
+    def __init__(self, declared: Iterable[str]) -> None:
+        self._typed = set(declared)
+
+    def apply(self, batch: Any) -> Any:
+        """The batch in which columns that had no value so far have no type."""
+        import pyarrow as pa
+
+        for number, field in enumerate(batch.schema):
+            if field.name in self._typed or not batch.num_rows:
+                continue
+            if batch.column(number).null_count < batch.num_rows or not pa.types.is_string(field.type):
+                self._typed.add(field.name)
+            else:
+                batch = batch.set_column(number, pa.field(field.name, pa.null()), pa.nulls(batch.num_rows))
+        return batch
+
+
 def declared_column(values: Sequence[Any], declared: DeclaredType, name: str, label: str) -> Any:
     """Plain values of a column as its declared type."""
+
+    def reason(wrong: WrongValue) -> str:
+        return f"{label}: the column {name!r}: {wrong} (declared in `types`)"
+
     try:
         return declared.column(values)
     except WrongValue as wrong:
-        raise RowError(f"{label}: the column {name!r}: {wrong} (declared in `types`)") from None
+        raise RowError(reason(wrong), {index: reason(each) for index, each in declared.wrong(values)}) from None
 
 
 def json_value(value: Any, name: str, label: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import re
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -135,7 +136,7 @@ async def _group_batches(
     for group, columns in zip(groups, names, strict=True):
         with TemporaryFolder("noetl-transfer-") as folder:
             links = {str(Path(folder, f"{number:06}.csv")): path for number, path in enumerate(group)}
-            await asyncio.to_thread(_link, links)
+            await in_thread(partial(_link, links))
             own = {name: kind for name, kind in (types or {}).items() if name in columns}
             part = Files(str(Path(folder, "*.csv")), "csv", {link: files.name(path) for link, path in links.items()})
             stream = file_batches(part, None, own, rows)
@@ -146,7 +147,7 @@ async def _group_batches(
 
 def _renamed(failure: Exception, names: Mapping[str, str]) -> Exception:
     """The failure with the names of files instead of their paths."""
-    text = str(failure).partition("\n\nLINE ")[0]  # without DuckDB's query
+    text = re.split("\n\nLINE |\nTry setting ", str(failure))[0]  # without DuckDB's query, and advice for it
     for path, name in names.items():
         text = text.replace(path, name)
     return failure if text == str(failure) else type(failure)(text)
@@ -203,7 +204,7 @@ async def _checked_batches(
         for number, path in enumerate(paths):
             copy = str(Path(folder, f"{number:06}.{files.format}"))
             copies[copy] = path
-            await asyncio.to_thread(number_lines, path, copy, files.format, files.name(path), rows)
+            await in_thread(partial(number_lines, path, copy, files.format, files.name(path), rows))
         pattern = str(Path(folder, f"*.{files.format}"))
         declared = {POSITION: "BIGINT"}
         if files.format == "jsonl":
@@ -228,7 +229,7 @@ async def _document_batches(
 ) -> AsyncGenerator[Any, None]:
     """The rows of JSON documents; those of large ones are read from copies with a row in each line."""
     with TemporaryFolder("noetl-transfer-") as folder:
-        lines = await asyncio.to_thread(_as_lines, path, rows_path, Path(folder))
+        lines = await in_thread(partial(_as_lines, path, rows_path, Path(folder)))
         place = (path, "json", rows_path) if lines is None else (lines, "jsonl", None)
         stream = _duckdb_batches(*place, types, read_as)
         try:
@@ -277,7 +278,7 @@ async def _duckdb_batches(
             return _wide_batches(cursor, wide, kinds, rows), numbers
 
         def run() -> Any:
-            if format == "csv" and (rows is not None or is_wide(path)):
+            if format == "csv" and (rows is not None or is_wide(path) or duck_files.begins_blank(path)):
                 return run_wide()
             size = duck_files.batch_rows(path, duckdb.BATCH)
             if format == "csv":
@@ -305,6 +306,8 @@ async def _duckdb_batches(
         except RowError as failure:
             raise await asyncio.to_thread(_with_line, path, format, types, failure) from None
         except BinderException as failure:
+            if format == "csv":
+                await asyncio.to_thread(_check_types, path, types)
             if not rows_path:
                 raise
             raise BadInput(f"{path} has no list of rows at {rows_path!r} (chunk.path): {failure}") from None
@@ -313,6 +316,14 @@ async def _duckdb_batches(
             if wrong is None:
                 raise
             raise BadInput(wrong) from None
+
+
+def _check_types(path: str, types: Mapping[str, DeclaredType]) -> None:
+    """BadInput if CSV has no column of a declared type."""
+    names = duck_files.first_line(duck_files.found_files(path)[0], duck_files.delimiter_of(path))
+    for name in types:
+        if name not in names:
+            raise missing_type(name, names)
 
 
 def _with_line(path: str, format: str, types: Mapping[str, DeclaredType], failure: RowError) -> RowError:

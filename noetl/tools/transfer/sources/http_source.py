@@ -8,8 +8,9 @@
 
 Templates read `page`: `data` (the body), `index` (from 0), `count` (rows of this page) and `http`.
 The next page is fetched while the rows of the current one are written. A large page is in a temporary file until then,
-unless a template reads its rows. With `marks`, a mark with the position of the
-next page follows the rows of each page; a load that starts at such a position requests no page before it.
+unless a template reads its rows. With `marks`, a mark with the position of the next page follows the rows of each page.
+A load that starts at such a position requests only the page before it again: if that one does not end with the same
+row, rows have moved between the pages, and those after the position are not all that were not read.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from noetl.tools.http import task as http_task
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name
 from noetl.tools.transfer.failures import ResponseError
+from noetl.tools.transfer.load_progress import fingerprint
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, find_rows
 from noetl.tools.transfer.sources.large_pages import LARGE_PAGE, LargePages, LargeRows, read_rows
 from noetl.tools.transfer.transfer_plan import Plan
@@ -57,6 +59,9 @@ _REQUEST_FIELDS = (
     "key",
     "proxy",
 )
+_IN_TARGET = (
+    "Its rows before this page are in the target; to load all again, delete them and its row in noetl_load_progress"
+)
 _NEXT_LINK = re.compile(r'<([^>]*)>\s*;[^,]*rel="?next"?', re.IGNORECASE)
 
 
@@ -69,6 +74,7 @@ class Page(Struct, frozen=True):
     http: Mapping[str, Any]
     rows: list[dict[str, Any]] | LargeRows
     missing: bool = False
+    position: Mapping[str, Any] = {}  # what it was requested with
     following: dict[str, Any] | None = None  # the position of the next page
 
     @property
@@ -110,18 +116,21 @@ class HttpSource:
         )
         async with aclosing(pages):
             async for page in pages:
+                last: Any = None
                 numbered = NumberedRows(self._rows, f"{page.url} (page {page.index + 1})")
                 if isinstance(page.rows, LargeRows):
                     builder.learn(page.rows.seen)
                     fetch = partial(next, page.rows.pieces(), None)
                     while rows := await in_thread(fetch):
+                        last = rows[-1]
                         for batch in numbered.built(builder.fitted, rows):
                             yield batch
-                else:
-                    for batch in numbered.built(builder.batch, page.rows) if page.rows else ():
+                elif page.rows:
+                    last = page.rows[-1]
+                    for batch in numbered.built(builder.batch, page.rows):
                         yield batch
                 if self.marks and page.following is not None:
-                    yield Mark(page.following, {})
+                    yield Mark({**page.following, "previous": {"at": page.position, "last": fingerprint(last)}}, {})
 
     async def count(self) -> int | None:
         """Not known in advance."""
@@ -129,18 +138,19 @@ class HttpSource:
 
     async def close(self) -> None:
         """Remove the files of large pages."""
-        await asyncio.to_thread(self._large.close)
+        await in_thread(self._large.close)
 
     async def _linked_pages(self) -> AsyncGenerator[Page, None]:
         """Pages that each contain the link to the next one."""
-        position = self.position or {}
+        await self._check_position()
+        position = {name: value for name, value in (self.position or {}).items() if name != "previous"}
         pending: asyncio.Task[Page] | None = asyncio.create_task(self._first(position))
         seen: set[str] = set()
         try:
             while pending is not None:
                 page = await pending
                 pending = None
-                following = self._next(page, position)
+                own, following = position, self._next(page, position)
                 if following is not None:
                     position = {**following, "page": page.index + 1}
                     request = f"{following}"
@@ -148,7 +158,7 @@ class HttpSource:
                         raise BadInput(f"cycle in the pages: {self._request_of(position)[0]} was already fetched")
                     seen.add(request)
                     pending = asyncio.create_task(self._fetch(page.index + 1, *self._request_of(position)))
-                    page = replace(page, following=position)
+                    page = replace(page, position=own, following=position)
                 yield page
         finally:
             if pending is not None:
@@ -165,6 +175,28 @@ class HttpSource:
             params[str(self._pages["param"])] = self._pages["start"]
         return str(self._fields["url"]), {**params, **given}
 
+    async def _check_position(self) -> None:
+        """Start from the beginning if rows have moved between the pages since the position was stored."""
+        position = self.position or {}
+        previous = position.get("previous")
+        if previous is None:
+            return
+        index, numbered = int(previous["at"].get("page") or 0), not {"link", "next"} & set(self._pages)
+        request = self._numbered_request(index) if numbered else self._request_of(previous["at"])
+        try:
+            page = await self._fetch(index, *request, may_be_missing=numbered)
+        except ResponseError as refused:
+            if refused.info.retryable:
+                raise
+            return  # as a token that is valid once
+        if fingerprint(await in_thread(lambda: _last_row(page.rows))) == previous["last"]:
+            return
+        moved = f"page {index + 1} of the API has other rows than when the last load has stopped after it"
+        if not self.may_restart:
+            raise BadInput(f"{moved}. {_IN_TARGET}")
+        self._call.host.log(f"{moved}, loading from the first page")
+        self.position = None
+
     async def _first(self, position: Mapping[str, Any]) -> Page:
         """The page at a position; the first one, if the API does not know the position any more."""
         try:
@@ -173,14 +205,12 @@ class HttpSource:
             if not position or refused.info.retryable:
                 raise
             if not self.may_restart:
-                message = (
-                    f"page {position['page'] + 1}, where the last load has stopped: {refused.info.message}. Its rows "
-                    "before this page are in the target; to load all again, delete them and its row in "
-                    "noetl_load_progress"
-                )
+                stopped = f"page {position['page'] + 1}, where the last load has stopped"
+                message = f"{stopped}: {refused.info.message}. {_IN_TARGET}"
                 raise ResponseError(replace(refused.info, message=message)) from refused
             reason = refused.info.message
             self._call.host.log(f"the page where the last load has stopped is gone, loading from the first: {reason}")
+            self.position = None
         return await self._fetch(0, *self._request_of({}))
 
     def _next(self, page: Page, position: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -207,21 +237,18 @@ class HttpSource:
 
     async def _numbered_pages(self) -> AsyncGenerator[Page, None]:
         """Pages by number: some are prefetched, all are yielded in order."""
-        name = str(self._pages["param"])
+        await self._check_position()
         index = int((self.position or {}).get("page") or 0)
-        step = int(self._pages.get("step", 1))
-        number = int(self._pages.get("start", 1)) + index * step
         size, last = self._pages.get("size"), self._pages.get("last")
         prefetch = max(1, int(self._pages.get("ahead", PREFETCH)))
         pending: deque[asyncio.Task[Page]] = deque()
 
         def fetch_next() -> None:
-            nonlocal number, index
-            if index < MAX_PAGES and (last is None or number <= int(last)):
-                params = {**dict(self._fields.get("params") or {}), name: number}
-                fetching = self._fetch(index, str(self._fields["url"]), params, may_be_missing=index > 0)
+            nonlocal index
+            if index < MAX_PAGES and (last is None or self._number(index) <= int(last)):
+                fetching = self._fetch(index, *self._numbered_request(index), may_be_missing=index > 0)
                 pending.append(asyncio.create_task(fetching))
-                number, index = number + step, index + 1
+                index += 1
 
         try:
             for _ in range(prefetch):
@@ -237,7 +264,8 @@ class HttpSource:
                 short = size is not None and page.count < int(size)
                 if not done and not short:
                     fetch_next()
-                yield page if done or short else replace(page, following={"page": page.index + 1})
+                own, following = {"page": page.index}, {"page": page.index + 1}
+                yield page if done or short else replace(page, position=own, following=following)
                 if done or short:
                     return
         finally:
@@ -245,6 +273,13 @@ class HttpSource:
                 task.cancel()
             if pending:
                 await asyncio.wait(pending)
+
+    def _number(self, index: int) -> int:
+        return int(self._pages.get("start", 1)) + index * int(self._pages.get("step", 1))
+
+    def _numbered_request(self, index: int) -> tuple[str, dict[str, Any]]:
+        params = dict(self._fields.get("params") or {})
+        return str(self._fields["url"]), {**params, str(self._pages["param"]): self._number(index)}
 
     async def _request(self, call: ToolCall, fields: dict[str, Any]) -> Outcome:
         """Send one request; retryable errors are retried here, as a retry of the task would fetch all pages again."""
@@ -300,3 +335,10 @@ class HttpSource:
             raise ResponseError(error_info("parse", message)) from None
         finally:
             path.unlink()
+
+
+def _last_row(rows: list[dict[str, Any]] | LargeRows) -> Any:
+    last: Any = None
+    for piece in rows.pieces() if isinstance(rows, LargeRows) else [rows]:
+        last = piece[-1] if piece else last
+    return last

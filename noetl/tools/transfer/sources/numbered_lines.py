@@ -8,12 +8,14 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import IO, Any
 
 import msgspec
 
-from noetl.data.csv_text import csv_reader
-from noetl.data.duckdb_files import delimiter_of
+from noetl.data.csv_text import LongLine, csv_reader, text_lines
+from noetl.data.duckdb_files import LONGEST_LINE, delimiter_of
+from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import POSITION, SourceRows
 
 _decode = msgspec.json.Decoder().decode
@@ -22,18 +24,23 @@ _decode = msgspec.json.Decoder().decode
 def number_lines(path: str, copy: str, format: str, name: str, rows: SourceRows) -> None:
     """Write the copy of a file of CSV or JSON lines."""
     place = rows.place(name)
-    with open(copy, "wb") as out:
-        if format == "csv":
-            delimiter = delimiter_of(path)
-            with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-                _number_csv(text, out, delimiter, place, rows)
-        else:
-            with open(path, "rb") as lines:
-                _number_json(lines, out, place, rows)
+    try:
+        with open(copy, "wb") as out:
+            if format == "csv":
+                delimiter = delimiter_of(path)
+                with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+                    _number_csv(text, out, delimiter, place, rows)
+            else:
+                with open(path, "rb") as lines:
+                    _number_json(lines, out, place, rows)
+    except LongLine as wrong:
+        raise BadInput(f"{name}: {wrong}") from None
 
 
 def _number_json(lines: IO[bytes], out: IO[bytes], place: int, rows: SourceRows) -> None:
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), 1):
+        if len(line) > LONGEST_LINE:
+            raise LongLine(f"line {number:,} has more than {LONGEST_LINE >> 20} MB")
         text = line.strip() if number > 1 else line.removeprefix(b"\xef\xbb\xbf").strip()
         if not text:
             continue
@@ -60,7 +67,7 @@ def numbered_rows(path: str, format: str) -> Iterator[tuple[int, dict[str, Any]]
                     yield number, _decode(text)
         return
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter_of(path))
+        reader = csv.reader(text_lines(file), delimiter=delimiter_of(path))
         names = next(reader, [])
         number = reader.line_num + 1
         for record in reader:
@@ -72,7 +79,7 @@ class _Lines:
     """The lines of a file; those of a record that is no record are given back."""
 
     def __init__(self, file: IO[str]) -> None:
-        self._file = file
+        self._lines = text_lines(file)
         self._again: deque[str] = deque()
         self.taken: list[str] = []
 
@@ -80,7 +87,7 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        line = self._again.popleft() if self._again else next(self._file)
+        line = self._again.popleft() if self._again else next(self._lines)
         self.taken.append(line)
         return line
 

@@ -7,9 +7,12 @@ and read together: a million small ones need neither a million round trips one a
 from __future__ import annotations
 
 import asyncio
+import codecs
 import glob
+import shutil
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +20,7 @@ import obstore
 
 from noetl.connections import objects
 from noetl.connections.auth import fields_of
+from noetl.core.model.outcome import error_info
 from noetl.core.model.tool import ToolCall
 from noetl.data import compression, formats
 from noetl.data.content import save
@@ -28,8 +32,9 @@ from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Mark
+from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.sources import spreadsheet_source as sheets
-from noetl.tools.transfer.sources.arrow_rows import declared_types
+from noetl.tools.transfer.sources.arrow_rows import UntypedColumns, declared_types
 from noetl.tools.transfer.sources.file_source import Files, file_batches, ranged_batches, resolve_address, with_types
 from noetl.tools.transfer.transfer_plan import Plan
 
@@ -56,6 +61,7 @@ class ObjectSource:
         self._fields = fields
         self._path = plan.path
         self._evolves = plan.evolves
+        self._untyped = UntypedColumns(declared_types(fields.get("types")))
         self.only_new = flag(fields.get("only_new"), False)
         self.resumes = flag(fields.get("resume"), True)
         self.marks_objects = False  # a mark with the number of objects so far is between two groups
@@ -96,13 +102,14 @@ class ObjectSource:
         with TemporaryFolder("noetl-transfer-") as folder:
             if codec is not None:
                 plain = str(Path(folder, Path(compression.without_ending(key)).name))
-                await asyncio.to_thread(_decompress, path, plain, codec, name)
+                await in_thread(partial(_decompress, path, plain, codec, name))
                 path = plain
             elif format in ("csv", "json", "jsonl") and compression.is_compressed(path):
                 # DuckDB would decompress a file with this name.
                 plain = str(Path(folder, Path(compression.without_ending(path)).name))
-                await asyncio.to_thread(_link, path, Path(plain))
+                await in_thread(partial(_link, path, Path(plain)))
                 path = plain
+            path = await self._as_utf8(path, format, name, Path(folder, f"utf8-{Path(path).name}"))
             if format == "csv" and await asyncio.to_thread(is_blank, path):
                 path = str(Path(folder, "empty.csv"))
                 _store_content(Path(path), b"")
@@ -112,12 +119,20 @@ class ObjectSource:
                     yield batch
 
     async def _rows(self, files: Files) -> AsyncGenerator[Any, None]:
+        """The rows of local files; in those without types, columns without a value have none if a target evolves."""
+        stream = self._typed_rows(files)
+        has_types = files.format in compression.COLUMNAR or not self._evolves
+        async with aclosing(stream):
+            async for batch in stream:
+                yield batch if has_types else self._untyped.apply(batch)
+
+    async def _typed_rows(self, files: Files) -> AsyncGenerator[Any, None]:
         if files.format in sheets.FORMATS:
             read = sheets.excel_batches if files.format == "excel" else sheets.fixed_batches
             for each in await asyncio.to_thread(files.paths):
                 name = files.name(each)
                 batches = read(each, self._fields, NumberedRows(self._source_rows, name), name)
-                while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                while (batch := await in_thread(partial(next, batches, None))) is not None:
                     yield batch
             return
         stream = file_batches(files, self._path, self._fields.get("types"), self._source_rows, evolves=self._evolves)
@@ -142,6 +157,16 @@ class ObjectSource:
             return compression.compression_of(self._fields.get("compression"), name, format)
         except ValueError as wrong:
             raise BadInput(f"the source: {wrong}") from None
+
+    async def _as_utf8(self, path: str, format: str, name: str, copy: Path) -> str:
+        """The path of a text in UTF-8: of a copy, if it has another encoding or, as JSON, a byte order mark."""
+        if format not in ("csv", "json", "jsonl"):
+            return path
+        encoding = sheets.read_encoding(self._fields.get("encoding"))
+        if encoding == "utf-8-sig" and (format == "csv" or not await asyncio.to_thread(_has_mark, path)):
+            return path
+        await in_thread(partial(_write_utf8, path, encoding, name, copy))
+        return str(copy)
 
     # ── several files or objects ─────────────────────────────────────────────────────────────
 
@@ -186,6 +211,7 @@ class ObjectSource:
 
     async def _one_object(self, store: Any, found: FoundObject) -> AsyncGenerator[Any, None]:
         payload = await objects.payload_of(store, found.key)
+        self._note(found, payload.known["etag"] or found.version)
         format = self._format(found.key, payload.content_type)
         if format in compression.COLUMNAR:
             types = declared_types(self._fields.get("types"))
@@ -219,7 +245,9 @@ class ObjectSource:
                         async for batch in stream:
                             yield batch
                 finally:
-                    await asyncio.to_thread(folder.cleanup)
+                    await in_thread(folder.cleanup)
+                if store is None and self.only_new:
+                    await asyncio.to_thread(self._check_unchanged, self.found[read : read + len(names)])
                 read += len(names)
                 if self.marks_objects and pending is not None:  # the end of the load commits the last group
                     yield Mark(read, {})
@@ -229,6 +257,19 @@ class ObjectSource:
                 await asyncio.wait([pending])
                 if not pending.cancelled() and pending.exception() is None:
                     pending.result()[0].cleanup()
+
+    def _note(self, found: FoundObject, version: str) -> None:
+        """Note the version that is read, if the object has changed since it was listed."""
+        if version != found.version:
+            self.versions[found.uri] = version
+
+    def _check_unchanged(self, group: Sequence[FoundObject]) -> None:
+        """An error for files that were changed while they were read: which rows were loaded is not known."""
+        for each in group:
+            is_there = Path(each.key).exists()  # otherwise it was removed after it was read
+            if is_there and _file_version(each.key) != self.versions.get(each.uri, each.version):
+                problem = f"{each.uri} was changed while it was read; its rows are not loaded: run it again"
+                raise ExplainedError(error_info("state.conflict", problem))
 
     def _start(self, store: Any, group: Sequence[FoundObject] | None) -> asyncio.Task[Any] | None:
         return None if group is None else asyncio.create_task(self._fetch(store, group))
@@ -247,16 +288,16 @@ class ObjectSource:
             names[str(target)] = found.uri
             codec = self._codec(found.key, format)
             if store is None:
+                self._note(found, await asyncio.to_thread(_file_version, found.key))
                 if codec is None:
-                    await asyncio.to_thread(_link, found.key, target)
+                    await in_thread(partial(_link, found.key, target))
                 else:
-                    await in_thread(lambda: _decompress(found.key, str(target), codec, found.uri))
+                    await in_thread(partial(_decompress, found.key, str(target), codec, found.uri))
                 return
             async with room:
                 result = await obstore.get_async(store, found.key)
                 content = bytes(await result.bytes_async())
-            if (version := _version(result.meta)) != found.version:
-                self.versions[found.uri] = version
+            self._note(found, _version(result.meta))
             if codec is not None:
                 content = await asyncio.to_thread(_decompressed, content, codec, found.uri)
             _store_content(target, content)
@@ -264,11 +305,15 @@ class ObjectSource:
         fetching = [asyncio.ensure_future(fetch(number, found)) for number, found in enumerate(group)]
         try:
             await asyncio.gather(*fetching)
+            for path, uri in names.items():
+                copy = await self._as_utf8(path, format, uri, Path(path).with_suffix(".utf8"))
+                if copy != path:
+                    await in_thread(partial(Path(copy).replace, path))
             if format == "csv":
-                await asyncio.to_thread(_remove_blank, [Path(each) for each in names])
+                await in_thread(partial(_remove_blank, [Path(each) for each in names]))
         except BaseException:
             await cancel(*fetching)  # the others would write into the folder while it is removed
-            await asyncio.to_thread(folder.cleanup)
+            await in_thread(folder.cleanup)
             raise
         self._call.host.progress(objects=len(names))
         return folder, format, names
@@ -276,6 +321,23 @@ class ObjectSource:
 
 def _link(path: str, target: Path) -> None:
     target.symlink_to(Path(path).absolute())
+
+
+def _has_mark(path: str) -> bool:
+    with Path(path).open("rb") as file:
+        return file.read(3) == codecs.BOM_UTF8
+
+
+def _write_utf8(path: str, encoding: str, name: str, copy: Path) -> None:
+    """Write a copy of a text file in UTF-8."""
+    try:
+        with (
+            Path(path).open(encoding=encoding, newline="") as text,
+            copy.open("w", encoding="utf-8", newline="") as out,
+        ):
+            shutil.copyfileobj(text, out, 1 << 20)
+    except UnicodeError as wrong:
+        raise BadInput(sheets.wrong_encoding(name, encoding.removesuffix("-sig"), wrong)) from None
 
 
 def _remove_blank(paths: Sequence[Path]) -> None:
@@ -314,14 +376,18 @@ def _version(entry: Any) -> str:
     return str(entry.get("e_tag") or entry.get("version") or entry["last_modified"].isoformat())
 
 
+def _file_version(path: str) -> str:
+    state = Path(path).stat()
+    return f"{state.st_mtime_ns}-{state.st_size}"
+
+
 def _local_files(pattern: str) -> list[FoundObject]:
     paths = sorted(glob.glob(pattern, recursive=True)) if MARKS.search(pattern) else [pattern]
-    found = []
-    for path in paths:
-        if Path(path).is_file() and not path.endswith(".unfinished"):
-            state = Path(path).stat()
-            found.append(FoundObject(f"file://{path}", path, state.st_size, f"{state.st_mtime_ns}-{state.st_size}"))
-    return found
+    return [
+        FoundObject(f"file://{path}", path, Path(path).stat().st_size, _file_version(path))
+        for path in paths
+        if Path(path).is_file() and not path.endswith(".unfinished")
+    ]
 
 
 def _groups(found: list[FoundObject]) -> Iterator[list[FoundObject]]:

@@ -59,8 +59,9 @@ async def read_query(connection: Any, fields: dict[str, Any]) -> Query:
         text = _with_literals(str(fields.get("query") or ""), fields.get("params"))
     if first_word(text) not in ("select", "with", "values", "table"):
         return Query(text, None)
+    text += "\n"  # a comment at its end must not include what follows it in a COPY or as a subquery
     try:
-        cursor = await connection.execute(f"SELECT * FROM ({text}\n) AS noetl_source LIMIT 0")
+        cursor = await connection.execute(f"SELECT * FROM ({text}) AS noetl_source LIMIT 0")
     except _syntax_errors():
         return Query(text, None)  # invalid, which executing it reports, or a statement that changes data
     return Query(
@@ -114,7 +115,7 @@ def add_casts(query: Query) -> str:
     selected = ", ".join(
         f"{cast or column} AS {quote_column(name)}" for column, cast, name in zip(inner, casts, names, strict=True)
     )
-    return f"SELECT {selected} FROM ({query.text}\n) AS noetl_source({', '.join(inner)})"
+    return f"SELECT {selected} FROM ({query.text}) AS noetl_source({', '.join(inner)})"
 
 
 def _cast(column: Column, inner: str, name: str) -> str:
@@ -283,6 +284,6 @@ async def count(connection: Any, query: Query) -> int | None:
     """The number of rows of the query."""
     if query.columns is None:
         return None
-    cursor = await connection.execute(f"SELECT count(*) FROM ({query.text}\n) AS noetl_source")
+    cursor = await connection.execute(f"SELECT count(*) FROM ({query.text}) AS noetl_source")
     row = await cursor.fetchone()
     return int(row[0])

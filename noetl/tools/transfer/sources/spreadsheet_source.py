@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
+from noetl.data.csv_text import LongLine, text_lines
 from noetl.data.values import duration, unique_names
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import NumberedRows
@@ -138,18 +140,17 @@ def fixed_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, 
         slices[name] = slice(start, start + width)
         start += width
     is_empty = True
-    with Path(path).open(encoding=_encoding(fields.get("encoding"))) as file:
-        lines = _lines(file, label)
-        given = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    encoding = read_encoding(fields.get("encoding"))
+    with Path(path).open(encoding=encoding, errors="surrogateescape") as file:
+        given = ((number, line) for number, line in _lines(file, label) if line.strip())
         while part := list(islice(given, BATCH_ROWS)):
             is_empty = False
             good = []
             for number, line in part:
-                if len(line.rstrip()) <= start:
+                reason = _misfit(line, start, encoding)
+                if reason is None:
                     good.append((number, line))
-                    continue
-                reason = f"has {len(line.rstrip())} characters, and `widths` describe {start}"
-                if not numbered.reject(number, line, f"the line {reason}"):
+                elif not numbered.reject(number, _UNREADABLE.sub("\ufffd", line), f"the line {reason}"):
                     raise BadInput(f"{label}: line {number} {reason}")
             rows = [{name: line[place].strip() or None for name, place in slices.items()} for _, line in good]
             yield from numbered.built(builder.batch, rows, [number for number, _ in good])
@@ -157,20 +158,43 @@ def fixed_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, 
         yield builder.batch([])
 
 
-def _encoding(given: Any) -> str:
+def read_encoding(given: Any) -> str:
+    """The name of an encoding as Python knows it; BadInput if there is no such one."""
     name = str(given or "utf-8")
     try:
+        "".encode(name)  # a LookupError also for codecs that are no encodings of text
         return "utf-8-sig" if codecs.lookup(name).name == "utf-8" else name
-    except LookupError:
+    except (LookupError, ValueError):
         raise BadInput(f"the encoding {name!r} is not known; write utf-8, latin-1 or cp1252, for example") from None
 
 
-def _lines(file: Any, label: str) -> Iterator[str]:
+def _lines(file: Any, label: str) -> Iterator[tuple[int, str]]:
+    number = 0
     try:
-        for line in file:
-            yield line.rstrip("\r\n")
-    except UnicodeDecodeError as wrong:
-        raise BadInput(f"{label} is not {wrong.encoding}: set `encoding` in the source ({wrong.reason})") from None
+        for line in text_lines(file):
+            number += 1
+            yield number, line.rstrip("\r\n")
+    except LongLine as wrong:
+        raise BadInput(f"{label}: {wrong}") from None
+    except UnicodeDecodeError as wrong:  # of an encoding whose characters have several bytes
+        raise BadInput(f"{label}: after line {number}, the file is not {wrong.encoding} ({wrong.reason})") from None
+
+
+_UNREADABLE = re.compile("[\ud800-\udfff]")  # bytes that are no characters
+
+
+def _misfit(line: str, width: int, encoding: str) -> str | None:
+    """Why a line is no row; None if it is one."""
+    if not line.isascii() and _UNREADABLE.search(line):
+        return f"is not {encoding.removesuffix('-sig')}: set `encoding` in the source, for example latin-1 or cp1252"
+    if len(line.rstrip()) > width:
+        return f"has {len(line.rstrip())} characters, and `widths` describe {width}"
+    return None
+
+
+def wrong_encoding(label: str, encoding: str, wrong: UnicodeError) -> str:
+    """The error of text that is not in the encoding that it should have."""
+    return f"{label} is not {encoding}: set `encoding` in the source ({getattr(wrong, 'reason', wrong)})"
 
 
 def _widths(given: Any) -> dict[str, int]:

@@ -7,6 +7,7 @@ text. Both have the same result: the options, the types and the nulls are those 
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ LARGEST_RECORD = 64 << 20
 COLUMNS = 200  # of a file that is wide, and whose types are detected at a time
 WIDE_BYTES = 4 << 10  # of a line
 SAMPLE_ROWS, SAMPLE_VALUE = 100, 256  # rows by which types are detected, at least; and characters of a value
+_BREAKS, _BACK = str.maketrans("\r\n", "\x0e\x0f"), str.maketrans("\x0e\x0f", "\r\n")
 PIECE, VALUE, COLUMN = "noetl_piece", "noetl_value", "noetl_column"
 
 
@@ -88,8 +90,10 @@ class WideCsv:
         with self._files[0].open("rb") as file:
             head = next(_pieces(file, self._record), b"")
         found = self._record.match(head)
-        copy.write_bytes(head if found is None else found[0])
-        return list(files.described(self._cursor, files.csv_call(str(copy), delimiter=self._delimiter)))
+        names = _one_line((head if found is None else found[0]).rstrip(b"\r\n").decode("utf-8", "surrogateescape"))
+        copy.write_bytes(names.encode("utf-8", "surrogateescape") + b"\n")
+        found_names = files.described(self._cursor, files.csv_call(str(copy), delimiter=self._delimiter))
+        return [name.translate(_BACK) for name in found_names]
 
     def _sample(self) -> Any:
         """The first rows, with long values cut off."""
@@ -113,13 +117,15 @@ class WideCsv:
 
     def _detect(self, names: list[str], sample: Any, copy: Path) -> Sequence[dict[str, str]]:
         """The types of some columns, without and with quoted nulls."""
-        encoder = row_encoder("csv", names)
-        copy.write_bytes(encoder.write_rows(sample.select(names).to_pylist()) + encoder.close())
-        given = {name: kind for name, kind in self._given.items() if name in names}
-        return [
-            files.described(self._cursor, files.csv_call(str(copy), given, quoted_nulls=nulls, delimiter=","))
-            for nulls in (False, True)
+        encoder = row_encoder("csv", [_one_line(name) for name in names])
+        rows = [
+            {_one_line(name): _one_line(value) for name, value in row.items()}
+            for row in sample.select(names).to_pylist()
         ]
+        copy.write_bytes(encoder.write_rows(rows) + encoder.close())
+        given = {_one_line(name): kind for name, kind in self._given.items() if name in names}
+        calls = [files.csv_call(str(copy), given, quoted_nulls=nulls, delimiter=",") for nulls in (False, True)]
+        return [dict(zip(names, files.described(self._cursor, call).values(), strict=True)) for call in calls]
 
     def _look(self, kinds: Mapping[str, Kind]) -> tuple[set[str], set[str]]:
         """The columns that look like other types and are texts, and those whose numbers a double does not keep."""
@@ -222,16 +228,21 @@ class WideCsv:
         return pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields)), reasons
 
 
+def _one_line(text: Any) -> Any:
+    """The text with other control characters for line breaks: DuckDB reads no file with two kinds of them."""
+    return text and text.translate(_BREAKS)
+
+
 def _pieces(file: Any, record: re.Pattern[bytes]) -> Iterator[bytes]:
     """The file in pieces of whole records; a record with quotes may have line breaks."""
     pending = b""
-    while block := file.read(max(PIECE_BYTES, len(pending))):
-        pending += block
+    while block := file.read(min(max(PIECE_BYTES, len(pending)), LARGEST_RECORD + PIECE_BYTES - len(pending))):
+        pending = pending + block if file.tell() > len(block) else block.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
         end = pending.rfind(b"\n") + 1 if b'"' not in pending else _last_end(record, pending)
         if end:
             yield pending[:end]
             pending = pending[end:]
-        elif len(pending) > LARGEST_RECORD:
+        elif len(pending) >= LARGEST_RECORD + PIECE_BYTES:
             raise InvalidInputException(
                 f"{file.name}: a row has more than {LARGEST_RECORD >> 20} MB; perhaps a quote is not closed"
             )

@@ -15,7 +15,7 @@ from noetl.tools.transfer.rejected_rows import ROW, RejectedRows
 from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.targets.first_columns import as_first
-from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
+from noetl.tools.transfer.transfer_plan import DATABASES, TargetPlan, is_deferred
 
 
 class Target:
@@ -55,7 +55,7 @@ class Target:
         if self.bad_rows is not None:
             await self._write_good_rows(chunk, self.bad_rows)
             return
-        table = self.adapt(self.columns.apply(chunk))
+        table = self.adapt(self._typed(self.columns.apply(chunk)))
         if self.plan.mode == "upsert":
             self.plan.check_key(table.schema.names)
             if any(table.column(name).null_count for name in self.plan.key):
@@ -80,7 +80,7 @@ class Target:
         await rejected.flush()
 
     async def _write_mapped(self, table: Any, chunk: Chunk, rejected: RejectedRows) -> None:
-        table = self.adapt(table)
+        table = self.adapt(self._typed(table))
         if self.plan.mode == "upsert":
             self.plan.check_key(table.schema.names)
             table = await rejected.with_key(table, self.plan)
@@ -96,6 +96,19 @@ class Target:
             self.rows += await rejected.write(table, self)
             self.chunks += 1
 
+    defines_types = True  # whether a column can be created without a type, and gets one with its first value
+
+    def _typed(self, table: Any) -> Any:
+        """The rows with columns without a type as text, unless they get a type with their first value."""
+        import pyarrow as pa
+
+        if self.defines_types and self.contract is not None and self.contract.defines_types:
+            return table
+        for number, field in enumerate(table.schema):
+            if pa.types.is_null(field.type):
+                table = table.set_column(number, field.with_type(pa.string()), pa.nulls(len(table), pa.string()))
+        return table
+
     async def _conform(self, contract: ContractChecker, table: Any) -> Any:
         """The rows that the schema contract lets through; the table is changed as far as the contract allows it."""
         if self._known is None:
@@ -104,7 +117,7 @@ class Target:
         known = {**self._known, ROW: ColumnKind("other")} if self.bad_rows is not None else self._known
         table = await contract.fitting(await contract.admit(table, known), known)
         changes = contract.changes(table, known)
-        if changes.add or changes.widen:
+        if any(changes):
             await self.alter(changes)
             self._known = await self.known_columns()
         return table
@@ -151,6 +164,12 @@ class Target:
         """Remember objects and their versions, in the transaction of the rows; `known` is what was loaded before."""
 
     remembers = False  # whether the progress of a load can be kept in the database of this target
+    has_checkpoints = False  # whether some of the rows can be committed before the others
+
+    def require_table(self, reason: str) -> None:
+        """Do not create the table, if there is a reason."""
+        if reason and self.plan.kind in DATABASES and self.plan.nested == "json" and self.plan.static is None:
+            self.plan = self.plan._replace(create_table=False, must_exist=reason)
 
     async def open_ledger(self, name: str, create: str) -> bool:
         """Open the database, and create a table of the transfers there; False if the user may not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ from noetl.connections import duckdb as duck
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import column_list, quote_column, split_name
-from noetl.data.types.type_lattice import NUMERIC, TEXT, ColumnKind, kind_in_database
+from noetl.data.types.type_lattice import NUMERIC, TEXT, UNTYPED, UNTYPED_COMMENT, ColumnKind, kind_in_database
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
@@ -132,7 +132,28 @@ class DuckdbTarget(DatabaseFileTarget):
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table and their types."""
         self._types: dict[str, str] = await self._run_in_thread(self._columns)
-        return {name: kind_in_database(kind) for name, kind in self._types.items()}
+        untyped = await self._run_in_thread(self._untyped)
+        return {name: UNTYPED if name in untyped else kind_in_database(kind) for name, kind in self._types.items()}
+
+    def _untyped(self) -> set[str]:
+        """The columns that have no value yet."""
+        query = f"SELECT column_name FROM duckdb_columns() WHERE {_SAME_TABLE} AND comment = ?"
+        return {name for (name,) in self._cursor.execute(query, [*self._place, UNTYPED_COMMENT]).fetchall()}
+
+    def _has_value(self, name: str) -> bool:
+        """Whether others have filled a column that had no value: it stays text."""
+        query = f"SELECT 1 FROM {self._table} WHERE {quote_column(name)} IS NOT NULL LIMIT 1"
+        return bool(self._cursor.execute(query).fetchall())
+
+    def _comment(self, name: str, comment: str) -> None:
+        self._cursor.execute(f"COMMENT ON COLUMN {self._table}.{quote_column(name)} IS {comment}")
+
+    def _mark_untyped(self, fields: Iterable[Any]) -> None:
+        import pyarrow as pa
+
+        for field in fields:
+            if pa.types.is_null(field.type):
+                self._comment(field.name, f"'{UNTYPED_COMMENT}'")
 
     async def alter(self, changes: Changes) -> None:
         """Add columns and change types."""
@@ -140,11 +161,16 @@ class DuckdbTarget(DatabaseFileTarget):
 
     def _alter(self, changes: Changes) -> None:
         self._merge_staged()
-        fields = zip(changes.add, self._arrow_types(changes.add), strict=True)
-        actions = [f"ADD COLUMN {quote_column(field.name)} {_duckdb_type(field, kind)}" for field, kind in fields]
+        actions = [f"ADD COLUMN {name} {kind}" for name, kind in self._new_columns(changes.add)]
+        define = [field for field in changes.define if not self._has_value(field.name)]
+        actions += [f"ALTER COLUMN {name} TYPE {kind}" for name, kind in self._new_columns(define)]
         for name, kind in changes.widen.items():
             wide = "VARCHAR" if kind in (TEXT, NUMERIC) else str(kind).replace("numeric[]", "VARCHAR[]")
-            actions.append(f"ALTER COLUMN {quote_column(name)} TYPE {wide}")
+            column = quote_column(name)
+            value = f" USING {column}->>'$'" if self._is_structured(name) else ""  # a text without quotes
+            actions.append(f"ALTER COLUMN {column} TYPE {wide}{value}")
+        for field in changes.define:
+            self._comment(field.name, "NULL")
         for action in actions:
             try:
                 self._cursor.execute(f"ALTER TABLE {self._table} {action}")
@@ -153,6 +179,12 @@ class DuckdbTarget(DatabaseFileTarget):
                     f"{self.plan.label}: the schema contract needs {action}, which DuckDB refuses: "
                     f"{duck.to_error_info(refused).message}; load into a new table, or set `types: freeze`"
                 ) from None
+        self._mark_untyped(changes.add)
+
+    def _new_columns(self, fields: Sequence[Any]) -> list[tuple[str, str]]:
+        """The quoted names and the types of columns for Arrow fields."""
+        kinds = self._arrow_types(fields)
+        return [(quote_column(each.name), _duckdb_type(each, kind)) for each, kind in zip(fields, kinds, strict=True)]
 
     def _arrow_types(self, fields: Any) -> list[Any]:
         """The types that DuckDB gives Arrow columns."""
@@ -307,12 +339,9 @@ class DuckdbTarget(DatabaseFileTarget):
         if not self._columns():
             if not plan.create_table:
                 raise plan.missing_table_error()
-            kinds = self._arrow_types(list(schema))
-            columns = [
-                f"{quote_column(field.name)} {_duckdb_type(field, kind)}"
-                for field, kind in zip(schema, kinds, strict=True)
-            ]
+            columns = [f"{name} {kind}" for name, kind in self._new_columns(list(schema))]
             cursor.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
+            self._mark_untyped(schema)
             self._created = True
             self.first = schema if self.contract is None else None
         elif plan.mode == "replace":

@@ -31,6 +31,7 @@ class LedgerTarget(Target):
     """A table in a database that keeps the list of the loaded objects."""
 
     remembers = True
+    has_checkpoints = True
 
     async def lock_ledger(self) -> None:
         """Let other transfers from objects into this table wait until this one ends."""

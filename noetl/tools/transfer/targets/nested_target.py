@@ -7,15 +7,15 @@ same tables.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
-from noetl.data.arrow_tables import rows_of
+from noetl.data.arrow_tables import meaning_of, rows_of, text_values
 from noetl.data.types.type_lattice import ColumnKind
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.nested_rows import INDEX, ROOT, Path, belongs, child_name, clash, divide, is_nested
+from noetl.tools.transfer.nested_rows import INDEX, ROOT, Path, child_name, clash, divide, is_member, is_nested
 from noetl.tools.transfer.schema_contract import ContractChecker, SchemaContract
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.targets import Target, open_target
@@ -26,9 +26,11 @@ MAX_TABLES = 200
 
 
 class _RootContract(ContractChecker):
-    """The contract of the root table. With mode upsert, members that objects do not have any more become null."""
+    """The contract of the root table. With mode upsert, members that objects do not have any more become null.
 
-    members: Sequence[str] = ()  # of the rows that are merged, before they are divided
+    That includes objects that no row of a chunk has: the result does not depend on how rows are divided into chunks."""
+
+    members: Collection[str] = ()  # of the rows that are merged, before they are divided
 
     async def admit(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
         """The rows and columns that the contract lets through, and all columns of the members of their objects."""
@@ -38,9 +40,9 @@ class _RootContract(ContractChecker):
             name for name in table.schema.names if name not in known and table.column(name).null_count == len(table)
         ]
         table = table.drop_columns(empty)  # objects and lists that no row has
-        given = set(table.schema.names)
-        for name in known:
-            if name not in given and (name in self.members or any(belongs(name, member) for member in self.members)):
+        given, members = set(table.schema.names), self.members
+        for name in known if members else ():
+            if name not in given and (is_member(name) or name in members):
                 table = table.append_column(name, pa.nulls(len(table)))
         return await super().admit(table, known)
 
@@ -96,7 +98,7 @@ class NestedTarget(Target):
         self.plan.check_key(table.schema.names)
         table = self._latest(table)
         if self.plan.mode == "upsert":
-            self._merged.members = [name for name in table.schema.names if name not in self._key]
+            self._merged.members = set(table.schema.names)
         root, children = self._divided(table)
         await self._root.write_chunk(Chunk(chunk.index, root, last=chunk.last))
         await self._root.end_chunk()
@@ -140,7 +142,6 @@ class NestedTarget(Target):
         return table if len(last) == len(keys) else table.take(pa.array(sorted(last.values())))
 
     def _divided(self, table: Any) -> tuple[Any, dict[Path, Any]]:
-        import pyarrow as pa
 
         nested = [field.name for field in table.schema if is_nested(field)]
         if not nested:
@@ -148,18 +149,16 @@ class NestedTarget(Target):
         flat, children = divide(rows_of(table.select(nested)), rows_of(table.select(list(self._key))))
         root = table.drop_columns(nested)
         if any(flat):
-            batch = self._builder(()).batch(flat)
-            for number, field in enumerate(batch.schema):
-                root = root.append_column(field, pa.chunked_array([batch.column(number)]))
+            members = self._built((), flat)
+            for number, field in enumerate(members.schema):
+                root = root.append_column(field, members.column(number))
         self._check_names(root)
         tables = {path: self._child_rows(path, rows, table) for path, rows in children.items() if rows}
         return root, tables
 
     def _child_rows(self, path: Path, rows: list[dict[str, Any]], table: Any) -> Any:
         """The rows of a child table; the key has the types of the root table."""
-        import pyarrow as pa
-
-        found = pa.Table.from_batches([self._builder(path).batch(rows)])
+        found = self._built(path, rows)
         self._check_names(found)
         for name in self._key:
             number = found.schema.get_field_index(f"{ROOT}{name}")
@@ -168,6 +167,17 @@ class NestedTarget(Target):
                 cast = found.column(number).cast(field.type)
                 found = found.set_column(number, field.with_name(f"{ROOT}{name}"), cast)
         return found
+
+    def _built(self, path: Path, rows: list[dict[str, Any]]) -> Any:
+        """The rows of a table; values of several types are text, as if they had come in several chunks."""
+        import pyarrow as pa
+
+        table = pa.Table.from_batches([self._builder(path).batch(rows)])
+        for number, field in enumerate(table.schema):
+            if meaning_of(field) == "json":
+                texts = text_values(table.column(number), field)
+                table = table.set_column(number, pa.field(field.name, pa.string()), texts)
+        return table
 
     def _builder(self, path: Path) -> BatchBuilder:
         if path not in self._builders:
@@ -240,6 +250,26 @@ class NestedTarget(Target):
         for child in self._children.values():
             await child.abort()
         await self._root.abort()
+
+    # ── what was loaded before: beside the root table ────────────────────────────────────────
+
+    remembers = True
+
+    def require_table(self, reason: str) -> None:
+        """The root table must exist."""
+        self._root.require_table(reason)
+
+    async def open_ledger(self, name: str, create: str) -> bool:
+        """Open the database, and create a table of the transfers there."""
+        return await self._root.open_ledger(name, create)
+
+    async def run_sql(self, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
+        """Run a statement in the transaction of the rows."""
+        return await self._root.run_sql(statement, values)
+
+    async def has_rows(self) -> bool:
+        """Whether the root table exists and has rows."""
+        return await self._root.has_rows()
 
     async def loaded_objects(self) -> dict[str, str]:
         """The objects in the ledger of the root table."""

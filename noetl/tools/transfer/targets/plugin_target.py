@@ -25,6 +25,9 @@ class PluginTarget(Target):
 
     A target whose fields read `chunk` is opened, written and committed once for each chunk."""
 
+    defines_types = False
+    CHUNK_BYTES = 4 << 20  # drivers hold the rows as plain data, and several times as what they send
+
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         super().__init__(call, plan, peers)
         self._schema: Any = None
@@ -67,7 +70,7 @@ class PluginTarget(Target):
         values = chunk.template_values(data=reads_name(self.plan.fields, "chunk.data"))
         fields = self.templates.render(self.plan.fields, chunk=values)
         await self._check(fields)
-        target = self._open(fields)
+        target = self._open(fields, chunk.index)
         try:
             await target.begin(self._schema)
             await target.write(table)
@@ -125,9 +128,12 @@ class PluginTarget(Target):
             raise ConnectorError(f"{self.plan.label}: {problem}")
         await check_addresses(fields, self.call.host)
 
-    def _open(self, fields: dict[str, Any]) -> RowTarget:
+    def _open(self, fields: dict[str, Any], chunk: int | None = None) -> RowTarget:
         plan = self.plan
         assert plan.plugin is not None
+        # Names of staging tables are made of the key: targets and chunks of one transfer have their own.
+        parts = [str(plan.number)] if plan.number else []
+        parts += [] if chunk is None else [f"chunk {chunk}"]
         return plan.plugin.open(
             TargetCall(
                 kind=plan.kind,
@@ -138,7 +144,7 @@ class PluginTarget(Target):
                 create=plan.create_table,
                 keeps_going=self.keeps_going,
                 label=plan.label,
-                idempotency_key=self.call.idempotency_key,
+                idempotency_key=":".join([self.call.idempotency_key, *parts]),
                 timeout=self.call.timeout,
                 contract=plan.schema is not None,
             )

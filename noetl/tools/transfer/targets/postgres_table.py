@@ -6,18 +6,20 @@ its primary key. Upsert uses a temporary staging table, in which the last row wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from noetl.connections.postgres import TEXT_SETTINGS
 from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import column_list, quote_column, quote_name, split_name
+from noetl.data.types.type_lattice import UNTYPED_COMMENT
 from noetl.tools.transfer.nested_rows import beginning
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 
 COLUMNS_QUERY = """
-SELECT a.attname, t.typname, t.typcategory::text, a.atttypid::int, format_type(a.atttypid, a.atttypmod)
+SELECT a.attname, t.typname, t.typcategory::text, a.atttypid::int, format_type(a.atttypid, a.atttypmod),
+  col_description(a.attrelid, a.attnum)
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attnum
@@ -45,6 +47,7 @@ class PgColumn(NamedTuple):
     category: str  # A: array
     oid: int = 0
     spelled: str = ""
+    comment: str | None = None
 
 
 def literal(text: str) -> str:
@@ -74,16 +77,37 @@ def create_table(table: str, types: Mapping[str, str], key: Sequence[str]) -> li
     return statements
 
 
-def alter_table(table: str, changes: Changes) -> list[str]:
-    """Add columns and change types."""
+def alter_table(table: str, changes: Changes, documents: Container[str]) -> list[str]:
+    """Add columns and change types; `documents` are the columns of JSON."""
     actions = [f"ADD COLUMN {quote_column(field.name)} {type_of(field)}" for field in changes.add]
     for name, kind in changes.widen.items():
         column, wide = quote_column(name), _KINDS.get(kind.name) or str(kind)
         # As text on the way: a double would be rounded to 15 digits.
-        actions.append(
-            f"ALTER COLUMN {column} TYPE {wide} USING {column}::{'text::' if wide == 'numeric' else ''}{wide}"
-        )
-    return [*_SPELLING, f"ALTER TABLE {quote_name(table)} {', '.join(actions)}"]
+        value = f"{column}::{'text::' if wide == 'numeric' else ''}{wide}"
+        if name in documents and wide == "text":
+            value = f"{column} #>> '{{}}'"  # a text without quotes
+        actions.append(f"ALTER COLUMN {column} TYPE {wide} USING {value}")
+    actions += [f"ALTER COLUMN {quote_column(field.name)} TYPE {type_of(field)} USING NULL" for field in changes.define]
+    altered = [f"ALTER TABLE {quote_name(table)} {', '.join(actions)}"] if actions else []
+    return [*_SPELLING, *altered, *untyped(table, changes.add)]
+
+
+def select_value(table: str, column: str) -> str:
+    """Select a row with a value in the column."""
+    return f"SELECT 1 FROM {quote_name(table)} WHERE {quote_column(column)} IS NOT NULL LIMIT 1"
+
+
+def untyped(table: str, fields: Iterable[Any]) -> list[str]:
+    """Mark new columns that have no value yet."""
+    import pyarrow as pa
+
+    return [comment_on(table, field.name, UNTYPED_COMMENT) for field in fields if pa.types.is_null(field.type)]
+
+
+def comment_on(table: str, column: str, comment: str | None) -> str:
+    """Set or remove the comment of a column."""
+    said = "NULL" if comment is None else literal(comment)
+    return f"COMMENT ON COLUMN {quote_name(table)}.{quote_column(column)} IS {said}"
 
 
 _KINDS = {"double": "double precision", "bytes": "bytea"}

@@ -21,7 +21,7 @@ from noetl.connections import postgres
 from noetl.data.arrow_tables import meaning_of, plain_column
 from noetl.data.sql import quote_name
 from noetl.data.types import extended_dates as far_dates
-from noetl.data.types.type_lattice import ColumnKind, kind_in_database
+from noetl.data.types.type_lattice import UNTYPED, UNTYPED_COMMENT, ColumnKind, kind_in_database
 from noetl.data.values import jsonable
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools.transfer.chunks import Chunk
@@ -83,7 +83,8 @@ class PostgresTarget(LedgerTarget):
                 raise plan.missing_table_error()
             types = {field.name: pg_table.type_of(field) for field in schema}
             key = plan.key if plan.mode == "upsert" else ()
-            known = await self._create_table(connection, table, pg_table.create_table(table, types, key))
+            statements = [*pg_table.create_table(table, types, key), *pg_table.untyped(table, schema)]
+            known = await self._create_table(connection, table, statements)
         elif plan.mode == "replace":
             await empty_table(connection, table)
         self._columns = known
@@ -194,15 +195,30 @@ class PostgresTarget(LedgerTarget):
 
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table and their types."""
-        return {column.name: kind_in_database(column.spelled) for column in self._columns}
+        return {
+            column.name: UNTYPED if column.comment == UNTYPED_COMMENT else kind_in_database(column.spelled)
+            for column in self._columns
+        }
 
     async def alter(self, changes: Changes) -> None:
         """Add columns and change types, between two COPY commands of the same transaction."""
         await self.prepare()
         connection, table = await self._connect(), str(self.plan.fields["table"])
-        for statement in pg_table.alter_table(table, changes):
+        changes = await self._without_values(connection, table, changes)
+        documents = {column.name for column in self._columns if column.type in ("json", "jsonb")}
+        for statement in pg_table.alter_table(table, changes, documents):
             await connection.execute(statement)
         self._columns = await table_columns(connection, table)
+        self._schema = None  # the next rows are encoded and staged for the new types
+
+    async def _without_values(self, connection: psycopg.AsyncConnection[Any], table: str, changes: Changes) -> Changes:
+        """The changes without types for columns that others have filled: these stay text."""
+        define = []
+        for field in changes.define:
+            await connection.execute(pg_table.comment_on(table, field.name, None))
+            if not await (await connection.execute(pg_table.select_value(table, field.name))).fetchone():
+                define.append(field)
+        return changes._replace(define=define)
 
     async def write_empty(self) -> None:
         """Empty the table in mode replace."""
@@ -335,6 +351,8 @@ def column_encodings(schema: Any, known: list[pg_table.PgColumn]) -> list[str]:
             )
         elif pa.types.is_duration(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
             encodings.append("text")
+        elif pa.types.is_floating(kind) and column is not None and column.type in ("int2", "int4", "int8"):
+            encodings.append("whole")
         elif meaning_of(field) == "json" and column is not None and column.category == "A":
             encodings.append("documents" if column.type in ("_json", "_jsonb") else "array-of-json")
         else:
@@ -353,6 +371,9 @@ def encode_csv(table: Any, encodings: list[str]) -> bytes:
         if encoding == "plain":
             arrays.append(_printable(column, table.schema.field(number)))
             continue
+        if encoding == "whole":
+            arrays.append(_whole(column))
+            continue
         field = table.schema.field(number)
         is_raw = _has_bytes(field.type) or encoding in ("array-of-json", "documents")
         values = column.to_pylist() if is_raw else plain_column(column, field)
@@ -363,6 +384,16 @@ def encode_csv(table: Any, encodings: list[str]) -> bytes:
     csv.write_csv(plain, sink, csv.WriteOptions(include_header=False, batch_size=10_000))
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _whole(column: Any) -> Any:
+    """Numbers without a fraction as integers, since 1e+10 is none; PostgreSQL rejects others."""
+    import pyarrow as pa
+
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return column
 
 
 def _printable(column: Any, field: Any) -> Any:

@@ -10,7 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 from noetl.connections import sqlite as lite
-from noetl.data.arrow_tables import is_mixed, meaning_of, plain_column
+from noetl.data.arrow_tables import is_mixed, meaning_of, plain_column, text_of
+from noetl.data.types.type_lattice import SQLITE_NUMBER, SQLITE_REAL, ColumnKind
 from noetl.tools.transfer.bad_rows import RowError
 
 DOUBLE_DIGITS = 15  # decimals of up to this many digits are exact as a double
@@ -25,7 +26,7 @@ def sqlite_type(field: Any) -> str:
     import pyarrow as pa
 
     kind = field.type
-    if is_mixed(field) or _has_more_digits(field):
+    if is_mixed(field) or _has_more_digits(field) or pa.types.is_null(kind):
         return ""  # no type: values are stored unchanged
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return "INTEGER"
@@ -61,6 +62,8 @@ def stored_values(column: Any, field: Any, declared: str, label: str) -> list[An
     affinity = _affinity(declared)
     if affinity == "text" and pa.types.is_floating(field.type):
         return [repr(value) if isinstance(value, float) else value for value in values]  # SQLite writes 15 digits
+    if affinity == "text" and pa.types.is_boolean(field.type):
+        return [None if value is None else text_of(bool(value)) for value in values]  # not the text 1
     digits = _has_more_digits(field) and affinity in ("number", "real")
     if digits or (affinity == "real" and pa.types.is_integer(field.type)):
         for value in values:
@@ -69,6 +72,14 @@ def stored_values(column: Any, field: Any, declared: str, label: str) -> list[An
                     f"{label}: the column {field.name!r} is {declared}, which would round {value}; make it TEXT"
                 )
     return values
+
+
+_KINDS = {"real": SQLITE_REAL, "number": SQLITE_NUMBER}
+
+
+def kind_in_sqlite(declared: str) -> ColumnKind:
+    """What a column of a declared type changes; `other` if it stores all values unchanged."""
+    return _KINDS.get(_affinity(declared), ColumnKind("other"))
 
 
 def _affinity(declared: str) -> str:

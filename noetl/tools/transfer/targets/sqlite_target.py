@@ -9,14 +9,17 @@ from typing import Any
 from noetl.connections import sqlite as lite
 from noetl.data.sql import column_list, quote_column, quote_name, split_name
 from noetl.data.types.type_lattice import ColumnKind
-from noetl.runtime.threads import in_thread
+from noetl.runtime.threads import in_thread, open_in_thread
+from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.nested_rows import beginning, list_tables
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets.database_file_target import DatabaseFileTarget
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
-from noetl.tools.transfer.targets.sqlite_columns import sqlite_type, sqlite_values, stored_values
+from noetl.tools.transfer.targets.sqlite_columns import kind_in_sqlite, sqlite_type, sqlite_values, stored_values
+
+WIDER = "noetl_wider"  # a column while it replaces another
 
 
 class _SharedTransaction:
@@ -35,7 +38,7 @@ class _SharedTransaction:
             if self.connection is None:
                 self._turn = await lite.take_turn(path)
                 try:
-                    self.connection = await asyncio.to_thread(_begun, path, wait)
+                    self.connection = await open_in_thread(lambda: _begun(path, wait), sqlite3.Connection.close)
                 except BaseException:
                     self._turn.release()
                     raise
@@ -56,9 +59,9 @@ class _SharedTransaction:
                 return
             self.connection = None
             try:
-                await asyncio.to_thread(connection.commit if self.commits else connection.rollback)
+                await in_thread(connection.commit if self.commits else connection.rollback)
             finally:
-                await asyncio.to_thread(connection.close)
+                await in_thread(connection.close)
                 self._turn.release()
 
 
@@ -111,15 +114,30 @@ class SqliteTarget(DatabaseFileTarget):
         await self._run_in_thread(lambda: self._session.executemany(statement, rows))
 
     async def known_columns(self) -> dict[str, ColumnKind]:
-        """The columns of the table; their values have any type."""
-        return {row[1]: ColumnKind("other") for row in await self._run_in_thread(self._columns)}
+        """The columns of the table; their values have any type, and some change numbers."""
+        return {row[1]: kind_in_sqlite(row[2]) for row in await self._run_in_thread(self._columns)}
 
     async def alter(self, changes: Changes) -> None:
-        """Add columns."""
+        """Add columns, and replace others by columns without a type."""
+        await self._run_in_thread(lambda: self._alter(changes))
+
+    def _alter(self, changes: Changes) -> None:
         for field in changes.add:
-            action = f"ADD COLUMN {quote_column(field.name)} {sqlite_type(field)}"
-            statement = f"ALTER TABLE {self._table} {action}"
-            await self._run_in_thread(lambda statement=statement: self._session.execute(statement))
+            self._change(f"ADD COLUMN {quote_column(field.name)} {sqlite_type(field)}")
+        for name in changes.widen:
+            self._change(f"ADD COLUMN {WIDER}")
+            self._session.execute(f"UPDATE {self._table} SET {WIDER} = {quote_column(name)}")
+            try:
+                self._change(f"DROP COLUMN {quote_column(name)}")
+            except sqlite3.OperationalError as refused:  # it has a key, an index, a view
+                raise BadInput(
+                    f"{self.plan.label}: the column {name!r} would change values of these rows, and SQLite cannot "
+                    f"replace it by one without a type: {refused}; load into a new table, or make it TEXT"
+                ) from None
+            self._change(f"RENAME COLUMN {WIDER} TO {quote_column(name)}")
+
+    def _change(self, action: str) -> None:
+        self._session.execute(f"ALTER TABLE {self._table} {action}")
 
     async def commit(self) -> None:
         """Commit the transaction."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from noetl.connections import objects
 from noetl.data.content import blocks_of, unfinished
+from noetl.runtime.threads import in_thread
 
 
 class FileWriter:
@@ -22,14 +23,18 @@ class FileWriter:
 
     async def write(self, data: bytes) -> None:
         """Append to the file."""
-        await asyncio.to_thread(self._file.write, data)
+        await in_thread(lambda: self._file.write(data))
 
     async def commit(self) -> None:
         """Give the file its name."""
-        await asyncio.to_thread(self._file.close)
-        await asyncio.to_thread(self._temporary.replace, self._path)
+        await in_thread(self._file.close)
+        await in_thread(lambda: self._temporary.replace(self._path))
 
     async def abort(self) -> None:
+        """Delete the partial file."""
+        self.discard()
+
+    def discard(self) -> None:
         """Delete the partial file."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from noetl.core.model.tool import ToolCall
 from noetl.data import compression, formats, table_files
 from noetl.data.content import encoded, natural_format
 from noetl.data.types.type_lattice import ColumnKind, kind_of_stored
+from noetl.runtime.threads import in_thread, open_in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, reads_name
 from noetl.tools.transfer.schema_contract import Changes
@@ -113,13 +115,13 @@ class ObjectTarget(Target):
     async def _fix_columns(self, schema: Any) -> None:
         """Let rows wait until all columns are known, if the contract adds some; otherwise the first rows have all."""
         if self.plan.schema is not None and "evolve" in self.plan.schema:
-            self._spool = await asyncio.to_thread(RowSpool)
+            self._spool = RowSpool()
         self.first = schema if self.contract is None else None
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Append a chunk to the file, or write it to its own file."""
         if self._spool is not None:
-            await asyncio.to_thread(self._spool.add, table)
+            await in_thread(partial(self._spool.add, table))
         elif self._out is not None and self._encoder is not None:
             await self._append(table)
         else:
@@ -133,7 +135,7 @@ class ObjectTarget(Target):
 
     async def _append(self, table: Any) -> None:
         assert self._encoder is not None
-        data = await asyncio.to_thread(self._encoder.write, table)
+        data = await in_thread(partial(self._encoder.write, table))
         if data:
             await self._out.write(data)
 
@@ -167,7 +169,7 @@ class ObjectTarget(Target):
     async def alter(self, changes: Changes) -> None:
         """The file is written when all columns are known."""
         assert self._known is not None
-        self._known |= {field.name: kind_of_stored(field) for field in changes.add} | changes.widen
+        self._known |= {field.name: kind_of_stored(field) for field in [*changes.add, *changes.define]} | changes.widen
 
     async def _existing_schema(self) -> Any:
         if self._format not in compression.COLUMNAR:
@@ -194,7 +196,7 @@ class ObjectTarget(Target):
             return
         self._schema = self._spool.schema
         tables = self._spool.tables()
-        while (table := await asyncio.to_thread(next, tables, None)) is not None:
+        while (table := await in_thread(partial(next, tables, None))) is not None:
             await self._append(table)
 
     async def commit(self) -> None:
@@ -204,7 +206,7 @@ class ObjectTarget(Target):
         await self._close_spool()
         if self._out is not None and self._encoder is not None:
             columns = [field for field in self._schema if self._known is None or field.name in self._known]
-            await self._out.write(await asyncio.to_thread(self._encoder.close, pa.schema(columns)))
+            await self._out.write(await in_thread(partial(self._encoder.close, pa.schema(columns))))
             await self._out.commit()
             self._out = None  # after it: `abort` removes what a commit that failed has left
 
@@ -218,7 +220,7 @@ class ObjectTarget(Target):
     async def _close_spool(self) -> None:
         spool, self._spool = self._spool, None
         if spool is not None:
-            await asyncio.to_thread(spool.close)
+            await in_thread(spool.close)
 
     def explain(self, failure: Exception) -> Any:
         """The error of the store."""
@@ -271,7 +273,7 @@ class ObjectTarget(Target):
 
     async def _writer(self, place: objects.ObjectLocation, content_type: str) -> Any:
         if place.scheme == "file":
-            return await asyncio.to_thread(FileWriter, Path(place.bucket, place.key))
+            return await open_in_thread(lambda: FileWriter(Path(place.bucket, place.key)), FileWriter.discard)
         return ObjectWriter(await self._store(place), place.key, content_type)
 
     async def _store(self, place: objects.ObjectLocation) -> Any:

@@ -7,8 +7,8 @@ operation. In an object store that is the upload of its one object.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from noetl.core.model.tool import ToolCall
 from noetl.data import formats
 from noetl.data.content import file_blocks, unfinished
 from noetl.runtime.temporary_folders import TemporaryFolder
+from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.sources.file_source import resolve_address
@@ -120,11 +121,11 @@ class PartitionedTarget(ObjectTarget):
         self._name = f"{stem}.{self._format}{suffix}"
         self._schema = schema
         await self._fix_columns(schema)
-        self._folder = await asyncio.to_thread(TemporaryFolder, "noetl-transfer-")
+        self._folder = TemporaryFolder("noetl-transfer-")
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Append the rows of a chunk to the files of their partitions, or keep them until all columns are known."""
-        await asyncio.to_thread(self._write if self._spool is None else self._spool.add, table)
+        await in_thread(partial(self._write if self._spool is None else self._spool.add, table))
 
     async def _existing_schema(self) -> Any:
         """The files of partitions may have different columns: those of the first rows count."""
@@ -175,11 +176,11 @@ class PartitionedTarget(ObjectTarget):
         if self._spool is not None:
             self._schema = self._spool.schema
             tables = self._spool.tables()
-            while (table := await asyncio.to_thread(next, tables, None)) is not None:
-                await asyncio.to_thread(self._write, table)
-        await asyncio.to_thread(self._divide)
+            while (table := await in_thread(partial(next, tables, None))) is not None:
+                await in_thread(partial(self._write, table))
+        await in_thread(self._divide)
         for partition in self._partitions.values():
-            await asyncio.to_thread(partition.close)
+            await in_thread(partition.close)
         if self._uploads and self.plan.mode == "replace":
             store = await self._store(self._base)
             for path in self._partitions:
@@ -208,9 +209,11 @@ class PartitionedTarget(ObjectTarget):
                 await objects.upload(await self._store(self._base), self._key(path), blocks, content_type=content_type)
             elif self.plan.mode == "replace":
                 folder = Path(self._base.bucket, path)
-                await asyncio.to_thread(replace_partition, folder, partition.temporary, self._name)
+                await in_thread(
+                    partial(replace_partition, Path(self._base.bucket), folder, partition.temporary, self._name)
+                )
             else:
-                await asyncio.to_thread(partition.temporary.replace, Path(self._base.bucket, path, self._name))
+                await in_thread(partial(partition.temporary.replace, Path(self._base.bucket, path, self._name)))
         await self._clean_up()
 
     async def abort(self) -> None:
@@ -223,4 +226,4 @@ class PartitionedTarget(ObjectTarget):
         await self._close_spool()
         folder, self._folder = self._folder, None
         if folder is not None:
-            await asyncio.to_thread(folder.cleanup)
+            await in_thread(folder.cleanup)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from noetl.data.arrow_tables import plain_column
+from noetl.data.arrow_tables import plain_column, text_of
 from noetl.data.content import unfinished
 from noetl.data.values import unique_names
 from noetl.tools._common.sql_task import BadInput
@@ -25,6 +25,7 @@ MAX_FOLDER = 240  # bytes of a name, with room for the ending of one that is not
 MISSING = "__HIVE_DEFAULT_PARTITION__"
 UNITS = ("year", "month", "week", "day", "hour")
 _EXPRESSION = re.compile(r"date_trunc\(\s*'(\w+)'\s*,\s*(?:\"([^\"]+)\"|(\w+))\s*\)(?:\s+as\s+(\w+))?", re.IGNORECASE)
+_NO_NAME = re.compile(r"[%/\\=\x00-\x1f]")  # what the name of a column may have, and that of a folder not
 _AT_FDCWD, _EXCHANGE = -100, 2
 
 
@@ -97,13 +98,14 @@ def _numbered(column: Any, field: Any, part: Partitioning, label: str) -> tuple[
     try:
         encoded = column.dictionary_encode(null_encoding="encode")
     except pa.ArrowNotImplementedError:  # a nested type
-        values = [None if value is None else str(value) for value in plain_column(column, field)]
+        values = [None if value is None else text_of(value) for value in plain_column(column, field)]
         encoded, field = pa.array(values, pa.string()).dictionary_encode(null_encoding="encode"), pa.field("", "string")
     found: dict[str, int] = {}
     places = []
+    folder = _NO_NAME.sub(lambda mark: quote(mark[0], safe=""), part.name)
     for value in plain_column(encoded.dictionary, field):
-        key = value if value is None or isinstance(value, str) else str(value)
-        text = f"{part.name}={MISSING if key is None else quote(key, safe='') or MISSING}"
+        key = None if value is None else text_of(value)
+        text = f"{folder}={MISSING if key is None else quote(key, safe='') or MISSING}"
         if key is not None and len(text) > MAX_FOLDER:
             raise BadInput(
                 f"{label}: partition_by: a value of {part.column!r} has {len(key)} characters, which is too long "
@@ -130,22 +132,38 @@ def _truncated(column: Any, field: Any, part: Partitioning, label: str) -> Any:
     return pc.strftime(column, form)
 
 
-def replace_partition(folder: Path, temporary: Path, name: str) -> None:
+def replace_partition(base: Path, folder: Path, temporary: Path, name: str) -> None:
     """Make a complete file the only one of a partition, atomically: readers see the old files or the new one."""
     others = [each for each in folder.iterdir() if each.name != name and not each.name.endswith(".unfinished")]
     if not others:
         temporary.replace(folder / name)
         return
-    fresh = unfinished(folder)
+    # Outside of the base: a reader of all partitions must not find the old files beside the new one.
+    aside = unfinished(base)
+    try:
+        aside.mkdir()
+        fresh = aside / folder.name
+        fresh.mkdir()
+        temporary.replace(fresh / name)
+        if _exchange(fresh, folder):
+            return
+        (fresh / name).replace(temporary)
+    except OSError:  # the base is a mount point, or its folder cannot be written
+        if not temporary.exists():
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    _replace_beside(folder, temporary, name)
+
+
+def _replace_beside(folder: Path, temporary: Path, name: str) -> None:
+    """The same without an atomic exchange: the partition is missing for a moment, but it is never a mix."""
+    fresh, aside = unfinished(folder), unfinished(folder)
     fresh.mkdir()
     temporary.replace(fresh / name)
-    if not _exchange(fresh, folder):
-        # Without an atomic exchange the partition is missing for a moment, but it is never a mix.
-        aside = unfinished(folder)
-        folder.rename(aside)
-        fresh.rename(folder)
-        fresh = aside
-    shutil.rmtree(fresh)
+    folder.rename(aside)
+    fresh.rename(folder)
+    shutil.rmtree(aside)
 
 
 def _exchange(first: Path, second: Path) -> bool:
