@@ -14,6 +14,7 @@ import nats
 import pytest
 
 from devcluster import services
+from noetl.connections.nats_client import NatsClient
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Timeout
 from noetl.runtime.resources import close_loop_resources
@@ -105,6 +106,34 @@ def test_objects_are_readable_by_others(do: Any, nats_server: str) -> None:
     asyncio.run(write())
     assert do("object_info", name="theirs").data["size"] == 400_000
     assert len(do("object_get", name="theirs").data) == 533_336  # as base64
+
+
+def test_a_flush_confirms_the_commands_before_it() -> None:
+    """The ping of a flush is read after them, so that its reply says something about them."""
+    commands: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true}\r\n')
+        while line := await reader.readline():
+            commands.append(line.split(b" ")[0].strip())
+            if commands[-1] == b"PING":
+                writer.write(b"PONG\r\n")
+            elif commands[-1] == b"PUB":
+                await reader.readline()
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        client = NatsClient()
+        await client.connect(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await client.subscribe("a")
+        await client.publish("b", b"x")
+        await client.flush()
+        await client.close()
+        server.close()
+
+    asyncio.run(scenario())
+    assert commands == [b"CONNECT", b"PING", b"SUB", b"PUB", b"PING"]
 
 
 def test_messages_are_published_and_requests_answered(nats_server: str) -> None:
