@@ -337,6 +337,19 @@ def test_a_quarantine_table_beside_the_target_needs_only_its_name(kind: str, pla
     )
 
 
+@pytest.mark.parametrize("kind", ["postgres", "duckdb", "sqlite"])
+def test_a_quarantine_table_exists_also_without_bad_rows(kind: str, place: Place) -> None:
+    target = {**make_target(kind, place), "bad_rows": "quarantine", "quarantine": {"table": "t_bad"}}
+    for second, count in ((2, 0), ("x", 1), (2, 1)):
+        rows = [{"id": 1, "amount": "1"}, {"id": second, "amount": "1"}]
+        place.write("in.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+        source = {"kind": "file", "path": "in.jsonl", "types": {"id": "bigint"}}
+        assert good(move(place.folder, source, target))["rows"] == (1 if second == "x" else 2)
+        assert run_sql(kind, place, "select count(*), count(reason), count(quarantined_at) from t_bad") == [
+            (count,) * 3
+        ]
+
+
 @pytest.mark.parametrize("path", ["bad.parquet", "bad.csv", "s3", "folder/"])
 def test_a_quarantine_is_any_file_or_object(path: str, place: Place) -> None:
     source = {"kind": "file", "path": place.write("in.csv", csv_text()), "types": TYPES}

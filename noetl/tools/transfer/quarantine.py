@@ -90,12 +90,12 @@ class Quarantine:
         await self.target.write_chunk(Chunk(self.target.chunks, table, last=False))
 
     async def prepare(self) -> None:
-        """Complete the writes; a file that holds the bad rows of the last transfer is empty if there are none."""
-        if self.count:
-            await self.target.prepare()
-        elif self.target.plan.kind == "object" and not self.plan.is_folder:
+        """Complete the writes; without bad rows the table or file is there, too, and a file is empty."""
+        if self.count == 0 and self.plan.is_folder:
+            return
+        if self.count == 0:
             await self._write([], "")
-            await self.target.prepare()
+        await self.target.prepare()
 
     def summary(self) -> dict[str, Any]:
         """Where the rows are, and how many."""
