@@ -25,6 +25,7 @@ INDEX = "_index_"
 MAX_NAME = 63  # bytes of a name in PostgreSQL
 OWNER_DIGITS, NAME_DIGITS = 6, 12  # of the hashes in names that were cut
 _CUT = re.compile(rf"(.*)_([0-9a-f]{{{OWNER_DIGITS}}})[0-9a-f]{{{NAME_DIGITS}}}", re.DOTALL)
+_NOT_IN_FILES = re.compile(r"[^\w .,()+@&!$;~-]")  # and in addresses of objects
 Path = tuple[str, ...]
 
 
@@ -44,16 +45,40 @@ def child_name(table: str, path: Path) -> str:
 
 
 def list_tables(table: str, found: Iterable[tuple[str, bool]]) -> list[str]:
-    """The tables of a table's lists among tables with its `beginning`, each with whether it has positions.
+    """The tables of a table's lists among tables with its `beginning`, each with whether it has positions."""
+    return [sibling_name(table, name) for name in _lists(split_name(table)[-1], found)]
 
-    A table without positions is the root of others, whose lists are its own."""
-    tables, root = list(found), split_name(table)[-1]
+
+def _lists(root: str, found: Iterable[tuple[str, bool]]) -> list[str]:
+    """A table without positions is the root of others, whose lists are its own."""
+    tables = list(found)
     roots = [name for name, has_positions in tables if not has_positions and name != root]
     return [
-        sibling_name(table, name)
+        name
         for name, has_positions in tables
         if has_positions and belongs(name, root) and not any(belongs(name, other) for other in roots)
     ]
+
+
+def child_file(address: str, path: Path) -> str:
+    """The file of a list: beside that of the root rows, with the same extension."""
+    folder, root, extension = split_file(address)
+    name = SEPARATOR.join([root, *(_NOT_IN_FILES.sub("_", part) for part in path)])
+    return folder + _short(name, root) + extension
+
+
+def list_files(address: str, found: Iterable[tuple[str, bool]]) -> list[str]:
+    """The files of a file's lists among the names of files in its folder, each with whether it has positions."""
+    folder, root, extension = split_file(address)
+    names = ((name.removesuffix(extension), is_list) for name, is_list in found)
+    return [folder + name + extension for name in _lists(root, names)]
+
+
+def split_file(address: str) -> tuple[str, str, str]:
+    """The folder with the slash after it, the name without its extension, and the extension with the dot."""
+    folder, slash, name = address.rpartition("/")
+    root, dot, extension = name.rpartition(".")
+    return folder + slash, root, dot + extension
 
 
 def beginning(owner: str) -> str:

@@ -167,7 +167,7 @@ _NESTED = {
     "nested": Field(
         "string",
         "Objects and lists in a row: kept as JSON (default), or members as columns (`to__city`) and lists as child "
-        "tables (`orders__items`).",
+        "tables (`orders__items`), beside a Parquet or Arrow file as files (`orders__items.parquet`).",
         choices=NESTED,
     )
 }
@@ -224,7 +224,7 @@ _TARGETS = {
     "duckdb": _target({**_TABLE, **_NESTED, **_FILE}, MODES, ("insert",), "table"),
     "sqlite": _target({**_TABLE, **_NESTED, **_FILE}, MODES, ("insert",), "table"),
     "http": _target({name: each for name, each in _HTTP.items() if name != "key"}, ("append",), ("insert",), "url"),
-    "object": _target({**_OBJECT, "partition_by": PARTITION_BY}, ("replace", "append"), ("insert",), "uri"),
+    "object": _target({**_OBJECT, **_NESTED, "partition_by": PARTITION_BY}, ("replace", "append"), ("insert",), "uri"),
 }
 SOURCES = {name: _SOURCES[kind] for name, kind in KINDS.items()}
 TARGETS = {name: _TARGETS[kind] for name, kind in KINDS.items() if kind in _TARGETS}

@@ -12,6 +12,7 @@ from noetl.core.model.connector import SourceSpec, TargetSpec
 from noetl.core.model.outcome import elements_of
 from noetl.core.model.tool import Members, ToolCall, install_hint
 from noetl.core.templates.deferred import DeferredTemplate, Rendered
+from noetl.data import compression, formats
 from noetl.tools import connectors
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import side_fields
@@ -250,8 +251,14 @@ def _nested(what: str, kind: str, plugin: TargetSpec | None, fields: dict[str, A
     nested = str(fields.pop("nested", None) or "json").lower()
     if nested not in NESTED:
         raise BadInput(f"{what}: nested {nested!r} is not one of {', '.join(NESTED)}")
-    if nested == "tables" and kind not in DATABASES:
-        raise BadInput(f"{what}: `nested: tables` is for tables of {', '.join(DATABASES)}")
+    is_file = kind == "object" and formats.format_of(path=str(fields.get("uri"))) in compression.COLUMNAR
+    if nested == "tables" and not (kind in DATABASES or (is_file and not is_deferred(fields))):
+        raise BadInput(
+            f"{what}: `nested: tables` is for tables of {', '.join(DATABASES)} and for single files NAME.parquet and "
+            "NAME.arrow"
+        )
+    if nested == "tables" and fields.get("partition_by"):
+        raise BadInput(f"{what}: `nested: tables` cannot be combined with `partition_by`")
     return nested
 
 

@@ -1,4 +1,4 @@
-"""A table with child tables for lists (`nested: tables`), all written in one transaction.
+"""A table with child tables for lists (`nested: tables`), all written in one transaction; a file with child files.
 
 With mode upsert, the child rows of a row that is loaded again are replaced, so loading the same rows twice gives the
 same tables.
@@ -15,11 +15,21 @@ from noetl.data.arrow_tables import meaning_of, rows_of, text_values
 from noetl.data.types.type_lattice import ColumnKind
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.nested_rows import INDEX, ROOT, Path, child_name, clash, divide, is_member, is_nested
+from noetl.tools.transfer.nested_rows import (
+    INDEX,
+    ROOT,
+    Path,
+    child_file,
+    child_name,
+    clash,
+    divide,
+    is_member,
+    is_nested,
+)
 from noetl.tools.transfer.schema_contract import ContractChecker, SchemaContract
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.targets import Target, open_target
-from noetl.tools.transfer.transfer_plan import TargetPlan
+from noetl.tools.transfer.transfer_plan import DATABASES, TargetPlan
 
 ROW_ID = "_noetl_id"  # of rows without a key
 MAX_TABLES = 200
@@ -53,7 +63,7 @@ class _ChildContract(ContractChecker):
     def __init__(self, contract: SchemaContract, child: Target, root: ContractChecker) -> None:
         super().__init__(contract, child.plan.label)
         self.discarded = root.discarded
-        self.prefix = f"{child.plan.fields['table']}."
+        self.prefix = f"{child.plan.location}."
         self._child = child
 
     async def admit(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
@@ -79,8 +89,8 @@ class NestedTarget(Target):
         self._plain = plan._replace(nested="json", mapping=None, schema=contract, bad_rows=None)
         self._contract = contract
         self._root = open_target(call, self._plain, peers)
+        self.remembers = self._root.remembers
         self.contract = self._root.contract = self._merged = _RootContract(contract, plan.label)
-        self._table = str(plan.fields["table"])
         self._children: dict[str, Target] = {}
         self._builders: dict[Path, BatchBuilder] = {}
         self._paths: dict[str, Path] = {}  # of the lists in child tables
@@ -110,6 +120,10 @@ class NestedTarget(Target):
         self.begun = True
         self.rows += chunk.size
         self.chunks += 1 if chunk.size else 0
+
+    @property
+    def _in_database(self) -> bool:
+        return self.plan.kind in DATABASES
 
     @property
     def _key(self) -> tuple[str, ...]:
@@ -196,7 +210,7 @@ class NestedTarget(Target):
 
     def _child_of(self, path: Path) -> Target:
         """The table of a list, with its key."""
-        name = child_name(self._table, path)
+        name = child_name(self.plan.location, path) if self._in_database else child_file(self.plan.location, path)
         if self._paths.setdefault(name, path) != path:
             raise clash(name)
         child = self._child(name)
@@ -206,7 +220,7 @@ class NestedTarget(Target):
 
     def _child(self, name: str) -> Target:
         if name not in self._children:
-            fields = {**self._plain.fields, "table": name}
+            fields = {**self._plain.fields, "table" if self._in_database else "uri": name}
             child = open_target(self.call, self._plain._replace(fields=fields), self.peers)
             child.contract = _ChildContract(self._contract, child, self._merged)
             child.join(self._root)
@@ -252,8 +266,6 @@ class NestedTarget(Target):
         await self._root.abort()
 
     # ── what was loaded before: beside the root table ────────────────────────────────────────
-
-    remembers = True
 
     def require_table(self, reason: str) -> None:
         """The root table must exist."""

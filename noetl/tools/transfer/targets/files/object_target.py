@@ -22,6 +22,7 @@ from noetl.data.types.type_lattice import ColumnKind, kind_of_stored
 from noetl.runtime.threads import in_thread, open_in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, reads_name
+from noetl.tools.transfer.nested_rows import INDEX, beginning, list_files, split_file
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources.file_source import LocalPayload, ranged_batches, resolve_address
 from noetl.tools.transfer.targets import Target
@@ -172,9 +173,11 @@ class ObjectTarget(Target):
         self._known |= {field.name: kind_of_stored(field) for field in [*changes.add, *changes.define]} | changes.widen
 
     async def _existing_schema(self) -> Any:
-        if self._format not in compression.COLUMNAR:
+        return await self._schema_of(self._place, self._format)
+
+    async def _schema_of(self, place: objects.ObjectLocation, format: str) -> Any:
+        if format not in compression.COLUMNAR:
             return None
-        place = self._place
         try:
             if place.scheme == "file":
                 payload: Any = await asyncio.to_thread(LocalPayload, str(Path(place.bucket, place.key)))
@@ -182,11 +185,35 @@ class ObjectTarget(Target):
                 payload = await objects.payload_of(await self._store(place), place.key)
         except FileNotFoundError:
             return None
-        stream = ranged_batches(payload, self._format, self.plan.label)
+        stream = ranged_batches(payload, format, self.plan.label)
         async with aclosing(stream):
             async for batch in stream:
                 return batch.schema
         return None
+
+    async def child_tables(self) -> list[str]:
+        """The files of lists (`nested: tables`) in the folder of this file."""
+        place, format = await self._resolve(self.plan.fields)
+        folder, root, extension = split_file(place.key)
+        names = [
+            name
+            for name in await self._names_in(place._replace(key=folder))
+            if name.startswith(beginning(root)) and name.endswith(extension)
+        ]
+        found = []
+        for name in names:
+            schema = await self._schema_of(place._replace(key=folder + name), format)
+            found.append((name, schema is not None and f"{INDEX}1" in schema.names))
+        return list_files(self.plan.location, found)
+
+    async def _names_in(self, folder: objects.ObjectLocation) -> list[str]:
+        if folder.scheme == "file":
+            path = Path(folder.bucket, folder.key)
+            return await in_thread(lambda: [each.name for each in path.iterdir()] if path.is_dir() else [])
+        import obstore
+
+        listed = await obstore.list_with_delimiter_async(await self._store(folder), folder.key or None)
+        return [each["path"].rpartition("/")[2] for each in listed["objects"]]
 
     # ── end ──────────────────────────────────────────────────────────────────────────────────
 
