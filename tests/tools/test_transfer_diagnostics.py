@@ -59,3 +59,23 @@ workflow:
         (20, "parameter-type", "`day`"),
         (21, "parameter-type", "`docs`"),
     ]
+
+
+def test_expressions_of_partitions_are_checked() -> None:
+    text = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: example}
+workload: {by: region}
+workflow:
+  - step: load
+    tool:
+      kind: transfer
+      source: {kind: file, path: orders.csv}
+      targets:
+        - {kind: file, path: a, partition_by: ["date_trunc('DAY',  at) AS day", region, "{{ workload.by }}"]}
+        - {kind: file, path: b, partition_by: "date_trunc('month', \\"Ordered at\\")"}
+        - {kind: file, path: c, partition_by: [region, "date_trunc('minute', at)"]}
+        - {kind: file, path: d, partition_by: "year(at)"}
+"""
+    assert [(each.line, each.code) for each in noetl.validate(text)] == [(14, "parameter-type"), (15, "parameter-type")]

@@ -155,12 +155,20 @@ def _target(fields: dict[str, Field], modes: tuple[str, ...], also: tuple[str, .
     return Members(fields=known, required_by={"mode": {"upsert": ("key",)}})
 
 
+UNITS = ("year", "month", "week", "day", "hour")
+_PARTITIONING = rf"""[^(]*|date_trunc\( ?'({"|".join(UNITS)})' ?, ?("[^"]+"|\w+) ?\)( as \w+)?"""
 PARTITION_BY = Field(
     "any",
     "Columns, or expressions `date_trunc('day', column)`, that divide the rows into folders `name=value/`. `mode: "
     "replace` replaces the partitions of the rows, `append` adds files to them.",
     accepts=("string", "list"),
-    each=Field("any", "A column, or an expression.", accepts=("string",)),
+    pattern=_PARTITIONING,
+    each=Field(
+        "any",
+        f"A column, or `date_trunc('day', column)`, `date_trunc('day', column) as name`; units: {', '.join(UNITS)}.",
+        accepts=("string",),
+        pattern=_PARTITIONING,
+    ),
 )
 _TABLE = {"table": Field("string", "The table.")}
 _NESTED = {

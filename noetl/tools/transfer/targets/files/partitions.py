@@ -19,11 +19,11 @@ from noetl.data.arrow_tables import plain_column, text_of
 from noetl.data.content import unfinished
 from noetl.data.values import unique_names
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.side_fields import UNITS
 
 MAX_PARTITIONS = 10_000
 MAX_FOLDER = 240  # bytes of a name, with room for the ending of one that is not complete
 MISSING = "__HIVE_DEFAULT_PARTITION__"
-UNITS = ("year", "month", "week", "day", "hour")
 _EXPRESSION = re.compile(r"date_trunc\(\s*'(\w+)'\s*,\s*(?:\"([^\"]+)\"|(\w+))\s*\)(?:\s+as\s+(\w+))?", re.IGNORECASE)
 _NO_NAME = re.compile(r"[%/\\=\x00-\x1f]")  # what the name of a column may have, and that of a folder not
 _AT_FDCWD, _EXCHANGE = -100, 2
