@@ -46,7 +46,7 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     base: str  # fingerprint of the cursor in the state that the load has started from
     source: str  # fingerprint of the request
     execution: str
-    before: tuple[str, ...] = ()  # `base` of the loads before it whose cursors were not committed
+    before: tuple[str, ...] = ()  # other cursors that the state may have while these rows are in the target
     rows: int = 0  # committed by this load
     done: bool = False
     since: dict[str, Any] = {}  # the cursor that rows are compared with
@@ -144,13 +144,16 @@ class LoadProgress:
             self._position, self._rows = found.position, found.rows
 
     def _bases_before(self, found: Progress) -> tuple[str, ...]:
-        """The cursors that are still stored if this execution fails, although rows after them were loaded."""
-        base = self._incremental.base
-        if base == found.base:
-            return found.before
-        if not self._call.state_written or base != fingerprint(found.reached):
+        """The other cursors that the state may have when this load is in the target: those that it continues, as the
+        execution may fail, and the one of a concurrent execution that commits its own."""
+        base, reached = self._incremental.base, fingerprint(found.reached)
+        if base in (found.base, *found.before):
+            bases = (*found.before, found.base, *([reached] if found.done else []))
+        elif self._call.state_written and base == reached:
+            bases = (*found.before, found.base)
+        else:
             return ()
-        bases = (*found.before, found.base)
+        bases = tuple(dict.fromkeys(each for each in bases if each != base))
         return (*bases[:1], *bases[1:][-MAX_BASES:])
 
     def mark_pages(self, source: Any) -> None:
