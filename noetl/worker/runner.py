@@ -500,6 +500,7 @@ class Runner:
                 playbook=context.playbook,
                 path=active.frame.playbook.path,
                 state=action.state,
+                state_written=action.state_written,
             )
             span = tracing.current()
             if span is None:

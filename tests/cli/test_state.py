@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -125,3 +127,36 @@ def test_the_validator_knows_names_of_state(noetl, playbook):
     answer = noetl("validate", playbook(wrong + "workflow: [{step: start, tool: {kind: noop}, set: {state: 5}}]\n"))
     assert answer.code == 3
     assert answer.out.count(": error: ") == 3, answer.out
+
+
+LOAD_TWICE = """
+workload: {fail: true}
+workflow:
+  - step: load
+    tool:
+      name: copy
+      kind: transfer
+      source: {kind: sqlite, file: shop.sqlite, table: orders, incremental: {cursor: at}}
+      targets: [{kind: sqlite, file: target.sqlite, table: orders, mode: append}]
+      set: {ctx.loads: "{{ ctx.loads | default(0) + 1 }}"}
+    next: {spec: {mode: exclusive}, arcs: [{step: load, when: "{{ ctx.loads < 2 }}"}, {step: check}]}
+  - step: check
+    tool:
+      - {name: check, kind: python, input: {fail: "{{ workload.fail }}"}, code: "result = 1 / (0 if fail else 1)"}
+"""
+
+
+def test_rows_of_several_loads_in_a_failed_execution_are_appended_once(noetl, folder, playbook):
+    """The second load starts from a cursor that is never committed; so does the load of a rerun."""
+    with closing(sqlite3.connect(folder / "shop.sqlite")) as shop:
+        shop.execute("create table orders (id integer, at integer)")
+        shop.executemany("insert into orders values (?, ?)", [(each, each // 2) for each in range(7)])
+        shop.commit()
+    file = playbook(LOAD_TWICE)
+    assert noetl("run", file).code == 1
+    assert noetl("run", file).code == 1
+    assert noetl("rerun", "last", "--from", "load").code == 1
+    assert noetl("rerun", "last", "--failed").code == 1
+    assert noetl("run", file, "--set", "fail=false").code == 0
+    with closing(sqlite3.connect(folder / "target.sqlite")) as target:
+        assert target.execute("select id from orders order by id").fetchall() == [(each,) for each in range(7)]

@@ -75,7 +75,7 @@ def test_setting_nothing_changes_nothing(states):
 
 def test_a_value_is_set_only_over_the_expected_version(states):
     (entry,) = do(states.set("p", {"a": 1}, {"a": None}))
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="in the meantime; nothing was set"):
         do(states.set("p", {"a": 2}, {"a": None}))
     with pytest.raises(Conflict):
         do(states.set("p", {"a": 2}, {"a": "another"}))

@@ -321,6 +321,25 @@ def test_an_older_execution_does_not_append_what_a_later_one_has_loaded(orders, 
     assert load.ids() == list(range(125))
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_rows_of_an_execution_whose_cursor_conflicts_are_not_appended_again(orders, place, first):
+    """It was started before another one has committed its cursor, so it cannot commit its own."""
+    load = Load(orders, {**place, "mode": "append"})
+    given = {"source": load.source, "targets": [load.target]}
+    before: dict[str, Any] = {}
+    if not first:
+        before = run_tool("transfer", given, execution_id="19").state
+        orders.count = 122
+    one = run_tool("transfer", given, execution_id="20", state=before)
+    assert one.status == "ok"
+    orders.count = 125
+    assert run_tool("transfer", given, execution_id="21", state=before).status == "ok"
+    orders.count = 130
+    following = run_tool("transfer", given, execution_id="22", state=one.state)
+    assert following.status == "ok" and following.data["rows"] == 5
+    assert load.ids() == list(range(130))
+
+
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_resume_can_be_turned_off(orders, local, mode):
     load = Load(orders, {**local, "mode": mode}, resume=False)

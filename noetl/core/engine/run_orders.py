@@ -23,7 +23,7 @@ def order_of(state: State, run: Run) -> RunOrder:
     return RunOrder(
         run.id, run.epoch, step_run._context or _context(state, step_run), state.ctx, path, _items(state, run),
         step_run.scope, run.position, run.resume, run.lost, step_run.timeout_s, step_run.step.cost,
-        run.suspect >= SUSPECT,
+        run.suspect >= SUSPECT, step_run.step.name in state.uncommitted,
     )  # fmt: skip
 
 

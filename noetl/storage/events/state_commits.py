@@ -47,9 +47,11 @@ def check_versions(commit: StateCommit, found: Mapping[str, str]) -> None:
         version = found.get(change.key)
         if version not in (change.expected, change.version):
             writer = f"by execution {version.rpartition('-')[0]}" if version and version[0].isdigit() else "by a user"
+            what = f"state.{change.key} of {commit.path} was changed {writer}"
+            if commit.execution_id is None:
+                raise StateConflict(f"{what} in the meantime; nothing was set. Show it and try again")
             raise StateConflict(
-                f"state.{change.key} of {commit.path} was changed {writer} after this execution had read it; "
-                "nothing was committed. Run the playbook again"
+                f"{what} after this execution had read it; nothing was committed. Run the playbook again"
             )
 
 

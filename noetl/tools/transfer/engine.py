@@ -18,8 +18,9 @@ from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import pg_copy
 from noetl.tools.transfer.bad_rows import SourceRows
 from noetl.tools.transfer.chunks import Chunk, Mark, chunked, reads_name
+from noetl.tools.transfer.cursor_templates import NAME, bare_cursor, render
 from noetl.tools.transfer.failures import Explain, ExplainedError, roll_back
-from noetl.tools.transfer.incremental import NAME, Incremental, bare_cursor, render
+from noetl.tools.transfer.incremental import Incremental
 from noetl.tools.transfer.load_progress import LoadProgress
 from noetl.tools.transfer.object_progress import ObjectProgress
 from noetl.tools.transfer.quarantine import Quarantine
@@ -157,7 +158,7 @@ class Transfer:
         if given is None:
             if not reads_name(rest.fields, NAME):
                 return rest
-            return rest._replace(fields=render(self.call, rest.fields, bare_cursor(self.call)))
+            return rest._replace(fields=render(self.call, rest.fields, cursor=bare_cursor(self.call)))
         if not isinstance(given, Mapping):
             raise BadInput("`incremental` must be a mapping: {cursor: <column>, initial, lag}")
         self.incremental = Incremental(self.call, self.plan, given)

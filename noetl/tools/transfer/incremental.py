@@ -33,12 +33,12 @@ from noetl.tools.transfer.bad_rows import without_positions
 from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name
 from noetl.tools.transfer.cursor_column import cursor_values, from_start, greatest_of
 from noetl.tools.transfer.cursor_lag import earlier
+from noetl.tools.transfer.cursor_templates import NAME, NO_START, render_start, without_cursor
 from noetl.tools.transfer.load_progress import Progress, fingerprint
 from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
 
 MAX_BOUNDARY = 20_000  # rows with the greatest value that are recognized by their hashes: 214 KB of the state
 HASH_BYTES = 8
-NAME = "cursor"
 PARAMETER = "noetl_cursor"
 _EXPRESSION = re.compile(r"'?\{\{(.*?)\}\}'?", re.DOTALL)
 _encode = msgspec.json.Encoder(order="sorted", enc_hook=str).encode
@@ -148,18 +148,18 @@ class Incremental:
         if source.kind in DATABASES or "query" in source.fields or takes_query:
             quote = '"' if source.plugin is None else source.plugin.quote
             return source._replace(fields=self._sql(call, source.fields, quote))
-        return source._replace(fields=render(call, source.fields, _text(self.start)))
+        return source._replace(fields=render_start(call, source.fields, _text(self.start)))
 
     def _sql(self, call: ToolCall, fields: dict[str, Any], quote: str) -> dict[str, Any]:
         self._is_bound = True
         query, params = fields.get("query"), fields.get("params") or {}
         if not isinstance(params, Mapping):
             raise BadInput("with `incremental`, `params` of the source must be a mapping")
-        values = dict(render(call, params, _text(self.start)))
+        if self.start is None and without_cursor(params) != params:
+            raise BadInput(f"`params` of the source read {{{{ cursor }}}}. {NO_START}")
+        values = dict(render_start(call, params, _text(self.start)))
         rest = {name: each for name, each in fields.items() if name not in ("query", "table", "params")}
         if isinstance(query, DeferredTemplate):
-            if self.start is None:
-                raise BadInput("the query reads {{ cursor }}, and there is none yet: set `incremental.initial`")
             return {**rest, "query": self._bound(call, query, values), "params": values}
         if reads_name(params, NAME):
             return {**rest, "query": query, "params": values}
@@ -181,10 +181,10 @@ class Incremental:
             if NAME not in {name.partition(".")[0] for name in compile_value(expression).names}:
                 return str(renderer.render(DeferredTemplate(found[0])))
             plain = found[1].strip() == NAME
+            if plain and self.start is None:
+                raise BadInput(f"the query reads {{{{ cursor }}}}. {NO_START}")
             name = PARAMETER if plain else f"{PARAMETER}_{len(values)}"
-            values[name] = (
-                self.start if plain else renderer.render(DeferredTemplate(expression), cursor=_text(self.start))
-            )
+            values[name] = self.start if plain else render_start(call, DeferredTemplate(expression), _text(self.start))
             return f":{name}"
 
         return _EXPRESSION.sub(replace, query)
@@ -336,24 +336,6 @@ def _without_types(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_types(each) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def render(call: ToolCall, fields: Any, cursor: Any) -> Any:
-    """The fields of a source with the templates that read `cursor`; those that read `page` stay."""
-    if isinstance(fields, DeferredTemplate):
-        return TemplateRenderer(call).render(fields, cursor=cursor) if reads_name(fields, NAME) else fields
-    if isinstance(fields, Mapping):
-        return {key: render(call, each, cursor) for key, each in fields.items()}
-    return [render(call, each, cursor) for each in fields] if isinstance(fields, list | tuple) else fields
-
-
-def bare_cursor(call: ToolCall) -> Any:
-    """What the name `cursor` means in a source that is not incremental: a value of the playbook, as elsewhere."""
-    for scope in ("iter", "ctx", "workload"):
-        values = call.scopes.get(scope)
-        if isinstance(values, Mapping) and NAME in values:
-            return values[NAME]
-    raise BadInput("{{ cursor }} is not defined: declare `incremental: {cursor: <column>}` in the source")
 
 
 def _one_statement(query: str) -> str:

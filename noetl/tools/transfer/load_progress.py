@@ -35,6 +35,7 @@ CREATE = (
 )
 # The fields of a source that decide which rows it has; credentials may change between two loads.
 REQUEST = ("url", "method", "params", "json", "form", "body", "pages", "rows_path", "path", "query", "table")
+MAX_BASES = 50  # in one record; an execution may load any number of times
 SHARE = 20  # a checkpoint is made this many times the duration of the previous one after it
 _encode = msgspec.json.Encoder(order="sorted", enc_hook=str).encode
 
@@ -42,9 +43,10 @@ _encode = msgspec.json.Encoder(order="sorted", enc_hook=str).encode
 class Progress(Struct, frozen=True, omit_defaults=True):
     """What a load has committed. Cursors are entries of the state: `{cursor, type, boundary}`."""
 
-    base: str  # fingerprint of the stored cursor that the load has started from
+    base: str  # fingerprint of the cursor in the state that the load has started from
     source: str  # fingerprint of the request
     execution: str
+    before: tuple[str, ...] = ()  # other cursors that the state may have while these rows are in the target
     rows: int = 0  # committed by this load
     done: bool = False
     since: dict[str, Any] = {}  # the cursor that rows are compared with
@@ -83,6 +85,7 @@ class LoadProgress:
         self._source = fingerprint({name: source.fields[name] for name in REQUEST if name in source.fields})
         self._revision = 0
         self._rows = 0  # that an earlier load has committed
+        self._before: tuple[str, ...] = ()
         self._position: Any = None
         self._pages: Any = None  # the source
         self._pace = Pace()
@@ -120,7 +123,8 @@ class LoadProgress:
 
     async def _follow(self, found: Progress) -> None:
         appends = self._target.plan.mode != "upsert"
-        if found.base != self._incremental.base:
+        self._before = self._bases_before(found)
+        if self._incremental.base not in (found.base, *found.before):
             if appends and _number(found.execution) > _number(self._call.execution_id):
                 raise ExplainedError(conflict(f"execution {found.execution} has loaded later rows already"))
             return  # the cursor was stored, or changed by a user
@@ -138,6 +142,19 @@ class LoadProgress:
         self._incremental.follow(found)
         if not found.done:
             self._position, self._rows = found.position, found.rows
+
+    def _bases_before(self, found: Progress) -> tuple[str, ...]:
+        """The other cursors that the state may have when this load is in the target: those that it continues, as the
+        execution may fail, and the one of a concurrent execution that commits its own."""
+        base, reached = self._incremental.base, fingerprint(found.reached)
+        if base in (found.base, *found.before):
+            bases = (*found.before, found.base, *([reached] if found.done else []))
+        elif self._call.state_written and base == reached:
+            bases = (*found.before, found.base)
+        else:
+            return ()
+        bases = tuple(dict.fromkeys(each for each in bases if each != base))
+        return (*bases[:1], *bases[1:][-MAX_BASES:])
 
     def mark_pages(self, source: Any) -> None:
         """Start the source at the position of the record, and let it mark the pages."""
@@ -167,6 +184,7 @@ class LoadProgress:
     def _progress(self, **values: Any) -> Progress:
         return Progress(
             base=self._incremental.base,
+            before=self._before,
             source=self._source,
             execution=self._call.execution_id,
             rows=self._rows + self._target.rows,
