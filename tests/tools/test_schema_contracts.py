@@ -524,7 +524,7 @@ def test_large_numbers_without_a_fraction_fit_integers(place: Place) -> None:
     ("column", "first", "value"),
     [
         ("REAL", 1.5, "007"), ("INTEGER", 1, "007"), ("INTEGER", 1, " 7"), ("REAL", 1.5, 2**62 + 1),
-        ("INTEGER", 1, Decimal("1.2345678901234567890")), ("TEXT", "a", True),
+        ("INTEGER", 1, Decimal("1.2345678901234567890")), ("TEXT", "a", True), ("INTEGER", 1, Decimal("1" + "0" * 37)),
     ],
 )  # fmt: skip
 def test_evolve_keeps_values_that_a_column_of_sqlite_would_change(
@@ -540,6 +540,18 @@ def test_evolve_keeps_values_that_a_column_of_sqlite_would_change(
     with sqlite3.connect(tmp_path / "t.sqlite") as database:
         found = database.execute("select v, w from t order by id").fetchall()
     assert found == [(first, "x"), ("true" if value is True else given, None)]
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_values_beside_texts_are_the_same_text_in_sqlite_for_every_chunk_size(tmp_path: Path, size: int) -> None:
+    with sqlite3.connect(tmp_path / "t.sqlite") as database:
+        database.execute("create table t (v text)")
+    target = {"kind": "sqlite", "file": "t.sqlite", "table": "t", "schema": "evolve"}
+    rows = [{"v": value} for value in (True, 0.1234567890123456, "x", False, 5)]
+    good(move(tmp_path, rows, target, chunk={"size": size}))
+    with sqlite3.connect(tmp_path / "t.sqlite") as database:
+        found = [value for (value,) in database.execute("select v from t")]
+    assert found == ["true", "0.1234567890123456", "x", "false", "5"]
 
 
 def test_sqlite_refuses_to_replace_a_column_with_an_index(tmp_path: Path) -> None:

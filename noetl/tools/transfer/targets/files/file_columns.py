@@ -20,6 +20,15 @@ class FileColumns:
         self._label = label
         self._numbers = NumberColumns()
 
+    def has_numbers(self, schema: Any) -> bool:
+        """Whether there are numbers of any size among the columns."""
+        return any(meaning_of(field) == "number" for field in schema)
+
+    def learn(self, table: Any) -> None:
+        """Take the digits of numbers before they are stored."""
+        self._numbers.apply(table)
+        self._numbers.take_widened()
+
     def stored(self, table: Any, format: str, *, fixed: bool = False) -> Any:
         """The table in the types of the format; `fixed` if its columns can no longer change."""
         if format not in ("parquet", "arrow"):

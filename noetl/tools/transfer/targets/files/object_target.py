@@ -8,6 +8,7 @@ with a chunk variable is one file per chunk, created when the chunk is written. 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -23,12 +24,12 @@ from noetl.runtime.threads import in_thread, open_in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, reads_name
 from noetl.tools.transfer.nested_rows import INDEX, beginning, list_files, split_file
-from noetl.tools.transfer.schema_contract import Changes
+from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.file_source import LocalPayload, ranged_batches, resolve_address
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.targets.files.file_columns import FileColumns
 from noetl.tools.transfer.targets.files.file_writers import FileWriter, ObjectWriter
-from noetl.tools.transfer.targets.files.row_spool import RowSpool
+from noetl.tools.transfer.targets.files.row_spool import RowSpool, in_file_columns
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
 
 
@@ -82,6 +83,7 @@ class ObjectTarget(Target):
     _encoder: FileEncoder | None = None
     _credential: Any = None
     _spool: RowSpool | None = None
+    _replaced: Any = None  # the columns of the file that is replaced, if there is a contract
 
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         super().__init__(call, plan, peers)
@@ -97,7 +99,6 @@ class ObjectTarget(Target):
         if is_deferred(self.plan.fields):
             return
         self._place, self._format = await self._resolve(self.plan.fields)
-        self._schema = schema
         self._encoder = self._new_encoder(self._format, self._place.key, self.plan.fields)
         await self._fix_columns(schema)
         self._out = await self._writer(self._place, formats.CONTENT_TYPES[self._format])
@@ -114,10 +115,23 @@ class ObjectTarget(Target):
             await self.begin(schema or pa.schema([]))
 
     async def _fix_columns(self, schema: Any) -> None:
-        """Let rows wait until all columns are known, if the contract adds some; otherwise the first rows have all."""
-        if self.plan.schema is not None and "evolve" in self.plan.schema:
-            self._spool = RowSpool()
-        self.first = schema if self.contract is None else None
+        """The columns of the file: those of the one that is replaced if there is a contract, or of the first rows.
+
+        Rows wait until all columns and digits are known, if later rows may have others."""
+        if self.contract is None:
+            self._schema = self.first = schema
+            return
+        self._replaced = await self._existing_schema()
+        self._schema = schema if self._replaced is None else self._replaced
+        if "evolve" in (self.plan.schema or ()) or self._columns.has_numbers(self._schema):
+            self._spool = RowSpool(self._schema, replaces=self._replaced is not None)
+
+    async def _conform(self, contract: ContractChecker, table: Any) -> Any:
+        """The rows that the contract lets through, in the columns and types of the file that is replaced."""
+        table = await super()._conform(contract, table)
+        if self._replaced is None or self._spool is not None:
+            return table
+        return await in_thread(partial(in_file_columns, table, self._replaced))
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Append a chunk to the file, or write it to its own file."""
@@ -164,8 +178,7 @@ class ObjectTarget(Target):
             return self._known
         if is_deferred(self.plan.fields):
             raise BadInput(f"{self.plan.label}: `schema` is for one file, and this path depends on `chunk`")
-        existing = await self._existing_schema()
-        return {field.name: kind_of_stored(field) for field in existing or self._schema}
+        return {field.name: kind_of_stored(field) for field in self._schema}
 
     async def alter(self, changes: Changes) -> None:
         """The file is written when all columns are known."""
@@ -221,10 +234,19 @@ class ObjectTarget(Target):
         """Write the rows whose columns were not known before."""
         if self._spool is None or self._out is None:
             return
-        self._schema = self._spool.schema
-        tables = self._spool.tables()
-        while (table := await in_thread(partial(next, tables, None))) is not None:
+        async for table in self._spooled(self._spool):
             await self._append(table)
+
+    async def _spooled(self, spool: RowSpool) -> AsyncGenerator[Any, None]:
+        """The rows that have waited; the digits of all of their numbers are known before the first is written."""
+        self._schema = spool.schema
+        if self._columns.has_numbers(self._schema):
+            for_digits = spool.tables()
+            while (table := await in_thread(partial(next, for_digits, None))) is not None:
+                await in_thread(partial(self._columns.learn, table))
+        tables = spool.tables()
+        while (table := await in_thread(partial(next, tables, None))) is not None:
+            yield table
 
     async def commit(self) -> None:
         """Finish the file; without rows it has the columns that the contract lets through."""

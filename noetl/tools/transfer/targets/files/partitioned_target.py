@@ -119,7 +119,6 @@ class PartitionedTarget(ObjectTarget):
         suffix = "" if self._format in ("parquet", "arrow") else _SUFFIXES.get(codec or "", "")
         stem = "part-0" if self.plan.mode == "replace" else f"part-{self.call.idempotency_key}"
         self._name = f"{stem}.{self._format}{suffix}"
-        self._schema = schema
         await self._fix_columns(schema)
         self._folder = TemporaryFolder("noetl-transfer-")
 
@@ -174,9 +173,7 @@ class PartitionedTarget(ObjectTarget):
     async def prepare(self) -> None:
         """Complete the files; in an object store, check that replacing them is atomic."""
         if self._spool is not None:
-            self._schema = self._spool.schema
-            tables = self._spool.tables()
-            while (table := await in_thread(partial(next, tables, None))) is not None:
+            async for table in self._spooled(self._spool):
                 await in_thread(partial(self._write, table))
         await in_thread(self._divide)
         for partition in self._partitions.values():
