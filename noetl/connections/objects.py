@@ -357,7 +357,7 @@ def to_error_info(failure: Exception, what: str) -> ErrorInfo:
     if code == DENIED:
         return error_info("client_error", f"{what}: the network policy does not allow the address of a redirect")
     if isinstance(failure, FileNotFoundError | exceptions.NotFoundError) or re.search(r"NoSuch(Bucket|Key)", text):
-        return error_info("not_found", f"{what}: object or bucket not found")
+        return error_info("not_found", f"{what}: {getattr(failure, 'strerror', None) or 'object or bucket not found'}")
     if isinstance(failure, FileExistsError | exceptions.AlreadyExistsError | exceptions.PreconditionError):
         return error_info("client_error", f"{what}: the object already exists, and `create` is set")
     if isinstance(failure, exceptions.UnauthenticatedError) or code == 401 or re.search(r"Invalid ?Access ?Key", text):

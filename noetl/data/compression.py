@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ ENDINGS = {
 }  # fmt: skip
 FOREIGN = ("7z", "br", "lz4", "lzma", "lzo", "rar", "snappy", "sz", "z", "zip")  # that are neither read nor written
 NAMES = ("gzip", "zstd", "bz2", "xz", "none")
+_BEGINNINGS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+_BLOCK = 1 << 16
 COLUMNAR = ("parquet", "arrow")
 CODECS = {"parquet": ("zstd", "gzip", "snappy", "none"), "arrow": ("zstd", "none")}
 
@@ -94,6 +97,11 @@ def is_compressed(path: str) -> bool:
     return without_ending(path) != path
 
 
+def compressed_by(start: bytes) -> str | None:
+    """How content with these first bytes is compressed."""
+    return next((name for beginning, name in _BEGINNINGS.items() if start.startswith(beginning)), None)
+
+
 async def compressed_blocks(blocks: AsyncIterator[bytes], name: str) -> AsyncGenerator[bytes, None]:
     """The blocks, compressed."""
     compressor = Compressor(name)
@@ -111,10 +119,8 @@ def compress(data: bytes, name: str) -> bytes:
 
 def decompress(data: bytes, name: str, most: int = -1) -> bytes:
     """All of the data; ValueError if it is not compressed in this way, or has more than `most` bytes."""
-    import io
-
-    with _reader(io.BytesIO(data), name) as reader:
-        content: bytes = _checked(lambda: reader.read(most + 1 if most >= 0 else -1), name)
+    with _reader(io.BufferedReader(io.BytesIO(data)), name) as reader:
+        content: bytes = _checked(lambda: reader.read(most + 1 if most >= 0 else None), name)
     if 0 <= most < len(content):
         raise ValueError(f"the content has more than {most >> 20} MiB without its compression")
     return content
@@ -126,7 +132,41 @@ def decompress_file(source: str, target: str, name: str) -> None:
         _checked(lambda: shutil.copyfileobj(reader, out, 1 << 20), name)
 
 
+class _Members(io.RawIOBase):
+    """The content of one or more members of bzip2 or xz, one after the other.
+
+    `BZ2File` and `LZMAFile` ignore what follows the first member if it is damaged."""
+
+    def __init__(self, file: Any, new: Callable[[], Any]) -> None:
+        self._file, self._new, self._member = file, new, new()
+        self._unused = b""
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Decompress the next bytes."""
+        while True:
+            if self._member.eof:
+                self._unused = self._member.unused_data or self._file.read(_BLOCK)
+                if not self._unused:
+                    return 0
+                self._member = self._new()
+            elif self._member.needs_input and not self._unused:
+                self._unused = self._file.read(_BLOCK)
+                if not self._unused:
+                    raise EOFError("the end is missing")
+            given, self._unused = self._unused, b""
+            data = self._member.decompress(given, len(buffer))
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+
+
 def _reader(file: Any, name: str) -> Any:
+    if not file.peek(1):
+        raise ValueError(f"the content is not valid {name}: it is empty")
     if name == "gzip":
         import gzip
 
@@ -134,11 +174,11 @@ def _reader(file: Any, name: str) -> Any:
     if name == "bz2":
         import bz2
 
-        return bz2.BZ2File(file)
+        return io.BufferedReader(_Members(file, bz2.BZ2Decompressor), _BLOCK)
     if name == "xz":
         import lzma
 
-        return lzma.LZMAFile(file)
+        return io.BufferedReader(_Members(file, lzma.LZMADecompressor), _BLOCK)
     import pyarrow as pa
 
     return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), name)

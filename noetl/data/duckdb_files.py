@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from noetl.data.compression import compressed_by
 from noetl.data.csv_text import LongLine, csv_reader, text_lines
 from noetl.data.json_kinds import WITHOUT_MAPS, changed_columns, narrowed
 from noetl.data.sql import quote_column
@@ -251,10 +252,10 @@ def _wrong_line(path: str) -> str | None:
             width = 0
             for row in lines:
                 if any(not value.isascii() and not _is_unicode(value) for value in row):
-                    return f"line {lines.line_num} is not UTF-8: set `encoding` in the source (latin-1, utf-16, ...)"
+                    return f"line {before + 1} is not UTF-8: {_other_bytes(path)}"
                 width = width or len(row)
                 if row and len(row) != width:
-                    return f"line {lines.line_num} has {len(row)} values, the first line has {width}"
+                    return f"line {before + 1} has {len(row)} values, the first line has {width}"
                 before = lines.line_num
         except LongLine:
             return None
@@ -265,6 +266,14 @@ def _wrong_line(path: str) -> str | None:
                 f"line {before + 1} is not CSV: {str(wrong).replace('unexpected end of data', 'a quote is not closed')}"
             )
     return None
+
+
+def _other_bytes(path: str) -> str:
+    """What to do with a file that is not UTF-8."""
+    codec = compressed_by(_start(path, 8))
+    if codec is not None:
+        return f"it is compressed; set `compression: {codec}` in the source"
+    return "set `encoding` in the source (latin-1, utf-16, ...)"
 
 
 def _is_unicode(text: str) -> bool:

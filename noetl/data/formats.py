@@ -51,12 +51,16 @@ OTHER_NAMES = (*ALIASES, "auto")  # accepted beside FORMATS
 def format_of(
     *, given: Any = None, content_type: str | None = None, path: str | None = None, default: str = "bytes"
 ) -> str:
-    """The given format, else that of a content type, else that of a file's extension."""
+    """The given format, else that of a file's extension, else that of a content type."""
     if given not in (None, "", "auto"):
         named = ALIASES.get(str(given).lower(), str(given).lower())
         if named not in CONTENT_TYPES:
             raise ValueError(f"format {given!r} is not one of {', '.join(FORMATS)}")
         return named
+    if path:
+        ending = without_ending(path).rpartition(".")[2].lower()
+        if ending in _BY_ENDING:
+            return _BY_ENDING[ending]
     if content_type:
         bare = content_type.partition(";")[0].strip().lower()
         if bare in _BY_TYPE:
@@ -65,8 +69,4 @@ def format_of(
             return "json"
         if bare.startswith("text/"):
             return "text"
-    if path:
-        ending = without_ending(path).rpartition(".")[2].lower()
-        if ending in _BY_ENDING:
-            return _BY_ENDING[ending]
     return default

@@ -63,22 +63,24 @@ class Quarantine:
 
     def _too_many(self, limit: str) -> ExplainedError:
         shown = "; ".join(f"{row.source}, {row.position}: {row.reason}" for row in self._first)
-        return ExplainedError(error_info("limit", f"{self.count:,} bad rows, and {limit}: {shown}"))
+        bad = "1 bad row" if self.count == 1 else f"{self.count:,} bad rows"
+        return ExplainedError(error_info("limit", f"{bad}, and {limit}: {shown}"))
 
     async def _write(self, rows: list[BadRow], where: str) -> None:
         import pyarrow as pa
 
         texts = [msgspec.json.encode(jsonable(row.row)).decode() for row in rows]
         key, mask = self._call.idempotency_key, self._call.host.mask
+        is_table = self.plan.quarantine.kind != "object"
         ids = [
             hashlib.sha256("\0".join((key, where, row.source, str(row.position), text)).encode()).hexdigest()[:32]
             for row, text in zip(rows, texts, strict=True)
         ]
         count = len(rows)
         columns = {
-            "row": (pa.array(texts, pa.string()), {"noetl": "json"}),
-            "reason": (pa.array([mask(row.reason) for row in rows], pa.string()), None),
-            "source": (pa.array([mask(row.source) for row in rows], pa.string()), None),
+            "row": (pa.array(_storable(texts) if is_table else texts, pa.string()), {"noetl": "json"}),
+            "reason": (pa.array([mask(_visible(row.reason)) for row in rows], pa.string()), None),
+            "source": (pa.array([mask(_visible(row.source)) for row in rows], pa.string()), None),
             "position": (pa.array([row.position for row in rows], pa.int64()), None),
             "target": (pa.array([where] * count, pa.string()), None),
             "execution_id": (pa.array([self._call.execution_id] * count, pa.string()), None),
@@ -101,3 +103,26 @@ class Quarantine:
         """Where the rows are, and how many."""
         plan = self.target.plan
         return {"kind": plan.kind, "place": plan.location, "rows": self.count}
+
+
+def _visible(text: str) -> str:
+    """Text without the character NUL, which is not allowed in texts of PostgreSQL."""
+    return text.replace("\0", "\\u0000")
+
+
+def _storable(texts: list[str]) -> list[str]:
+    """JSON without the character NUL in its texts and keys, which `jsonb` cannot have."""
+    return [
+        msgspec.json.encode(_without_nul(msgspec.json.decode(text))).decode() if "\\u0000" in text else text
+        for text in texts
+    ]
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return _visible(value)
+    if isinstance(value, list):
+        return [_without_nul(each) for each in value]
+    if isinstance(value, dict):
+        return {_visible(name): _without_nul(each) for name, each in value.items()}
+    return value

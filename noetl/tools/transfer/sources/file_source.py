@@ -34,7 +34,7 @@ from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, RowError, SourceRows, without_positions
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, declared_column, declared_types
 from noetl.tools.transfer.sources.json_documents import write_lines
-from noetl.tools.transfer.sources.numbered_lines import number_lines, numbered_rows
+from noetl.tools.transfer.sources.numbered_lines import number_lines, numbered_rows, wrong_json_line
 from noetl.tools.transfer.sources.wide_csv import Kind, WideCsv, is_wide
 
 INTERVAL = DeclaredType("interval")
@@ -312,10 +312,18 @@ async def _duckdb_batches(
                 raise
             raise BadInput(f"{path} has no list of rows at {rows_path!r} (chunk.path): {failure}") from None
         except (InvalidInputException, ConversionException) as failure:
-            wrong = await asyncio.to_thread(duck_files.misfit, path, str(failure)) if format == "csv" else None
+            wrong = await asyncio.to_thread(_wrong_text, path, format, str(failure))
             if wrong is None:
                 raise
-            raise BadInput(wrong) from None
+            raise (BadInput(wrong) if format == "csv" else type(failure)(wrong)) from None
+
+
+def _wrong_text(path: str, format: str, failure: str) -> str | None:
+    """What is wrong in CSV or JSON lines that DuckDB has refused, in words."""
+    if format == "csv":
+        return duck_files.misfit(path, failure)
+    found = map(wrong_json_line, duck_files.found_files(path)) if format == "jsonl" else ()
+    return next((each for each in found if each is not None), None)
 
 
 def _check_types(path: str, types: Mapping[str, DeclaredType]) -> None:

@@ -6,9 +6,11 @@ The copy is read like the file itself, with one column more.
 from __future__ import annotations
 
 import csv
+import json
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
@@ -18,6 +20,7 @@ from noetl.data.duckdb_files import LONGEST_LINE, delimiter_of
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import POSITION, SourceRows
 
+NO_OBJECT = "is not a JSON object"
 _decode = msgspec.json.Decoder().decode
 
 
@@ -37,6 +40,36 @@ def number_lines(path: str, copy: str, format: str, name: str, rows: SourceRows)
         raise BadInput(f"{name}: {wrong}") from None
 
 
+def wrong_json_line(path: Path) -> str | None:
+    """The first line of JSON lines that cannot be read, in words."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), 1):
+            text = line.removeprefix(b"\xef\xbb\xbf").strip()
+            reason = _wrong_json(text) if text else None
+            if reason is not None and reason != NO_OBJECT:
+                return f"{path}: line {number:,} {reason}"
+    return None
+
+
+def _wrong_json(text: bytes) -> str | None:
+    """What is wrong in a line that is not empty; None if it is a row."""
+    try:
+        row = _decode(text)
+    except UnicodeDecodeError:
+        return "is not UTF-8"
+    except msgspec.DecodeError as wrong:
+        return f"is not JSON: {wrong}"
+    if not isinstance(row, dict):
+        return NO_OBJECT
+    # Only a line in which the text of a key occurs twice is decoded again.
+    if any(text.count(b'"%s"' % name.encode("utf-8", "replace")) > 1 for name in row):
+        names = json.loads(text, object_pairs_hook=lambda pairs: [name for name, _ in pairs])
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            return f"has the key {repeated!r} twice"
+    return None
+
+
 def _number_json(lines: IO[bytes], out: IO[bytes], place: int, rows: SourceRows) -> None:
     for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), 1):
         if len(line) > LONGEST_LINE:
@@ -44,13 +77,9 @@ def _number_json(lines: IO[bytes], out: IO[bytes], place: int, rows: SourceRows)
         text = line.strip() if number > 1 else line.removeprefix(b"\xef\xbb\xbf").strip()
         if not text:
             continue
-        try:
-            row = _decode(text)
-            reason = None if isinstance(row, dict) else "the line is not a JSON object"
-        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-            reason = f"the line is not JSON: {wrong}"
+        reason = _wrong_json(text)
         if reason is not None:
-            rows.reject(place + number, text.decode("utf-8", "replace"), reason)
+            rows.reject(place + number, text.decode("utf-8", "replace"), f"the line {reason}")
             continue
         rest = text[1:].lstrip()
         separator = b"" if rest.startswith(b"}") else b","

@@ -75,7 +75,10 @@ class ObjectSource:
         address = str(self._fields["uri"])
         self._credential = await fields_of(self._fields.get("auth"), self._call.host, prefixes=objects.PREFIXES)
         place = resolve_address(self._call, self._fields, address, self._credential)
-        has_pattern = bool(MARKS.search(place.key if place.scheme != "file" else f"{place.bucket}/{place.key}"))
+        self._base, self._pattern = "", place.key
+        if place.scheme == "file":
+            self._base, self._pattern = _in_folder(f"{place.bucket}/{place.key}", self._call.host.resolve_path("."))
+        has_pattern = bool(MARKS.search(self._pattern))
         if self.only_new or has_pattern or place.scheme != "file":
             stream = self._objects(place, has_pattern)
         else:
@@ -110,6 +113,10 @@ class ObjectSource:
                 await in_thread(partial(_link, path, Path(plain)))
                 path = plain
             path = await self._as_utf8(path, format, name, Path(folder, f"utf8-{Path(path).name}"))
+            if MARKS.search(path):  # a plain path, which must not be read as a pattern
+                plain = str(Path(folder, "plain-" + MARKS.sub("_", Path(path).name)))
+                await in_thread(partial(_link, path, Path(plain)))
+                path = plain
             if format == "csv" and await asyncio.to_thread(is_blank, path):
                 path = str(Path(folder, "empty.csv"))
                 _store_content(Path(path), b"")
@@ -173,8 +180,8 @@ class ObjectSource:
     async def _objects(self, place: objects.ObjectLocation, has_pattern: bool) -> AsyncGenerator[Any, None]:
         store = None if place.scheme == "file" else await self._store(place)
         found = await self._find(store, place)
-        if not found and not (self.only_new and has_pattern and await self._has_folder(store, place)):
-            raise FileNotFoundError(2, "no file matches", place.url)
+        if not found and not (self.only_new and has_pattern and await self._has_folder(store)):
+            raise FileNotFoundError(2, "not found: nothing matches", place.url)
         self.found = [each for each in found if not self.only_new or self.known.get(each.uri) != each.version]
         self.skipped = len(found) - len(self.found)
         if store is not None and len(found) == 1 and self.found:
@@ -189,25 +196,29 @@ class ObjectSource:
         return await objects.checked_store(place, self._credential, self._call.host.address_check, self._call.timeout)
 
     async def _find(self, store: Any, place: objects.ObjectLocation) -> list[FoundObject]:
-        """What the address matches, in the order of the names."""
+        """What the address matches, in the order of the names; a pattern that matches nothing may be a plain name."""
         if store is None:
-            pattern = f"{place.bucket}/{place.key}"
-            return await asyncio.to_thread(_local_files, pattern)
+            return await asyncio.to_thread(_local_files, self._base, self._pattern)
         keys = key_pattern(place.key)
-        if keys is None:
-            entry = await obstore.head_async(store, place.key)
-            return [_found(place, entry)]
         found = []
-        async for page in obstore.list(store, prefix=keys.folder or None, chunk_size=1000):
-            found += [_found(place, entry) for entry in page if keys.matches(entry["path"])]
-        return sorted(found)
+        if keys is not None:
+            async for page in obstore.list(store, prefix=keys.folder or None, chunk_size=1000):
+                found += [_found(place, entry) for entry in page if keys.matches(entry["path"])]
+        if found or "*" in place.key:
+            return sorted(found)
+        try:
+            return [_found(place, await obstore.head_async(store, place.key))]
+        except FileNotFoundError:
+            if keys is None:
+                raise
+            return []
 
-    async def _has_folder(self, store: Any, place: objects.ObjectLocation) -> bool:
+    async def _has_folder(self, store: Any) -> bool:
         """Whether new objects can appear there; a store has no folders, and has listed its bucket."""
         if store is not None:
             return True
-        pattern = key_pattern(f"{place.bucket}/{place.key}")
-        return pattern is not None and await asyncio.to_thread(Path(pattern.folder).is_dir)
+        pattern = key_pattern(self._pattern)
+        return pattern is not None and await asyncio.to_thread(Path(self._base, pattern.folder).is_dir)
 
     async def _one_object(self, store: Any, found: FoundObject) -> AsyncGenerator[Any, None]:
         payload = await objects.payload_of(store, found.key)
@@ -381,8 +392,15 @@ def _file_version(path: str) -> str:
     return f"{state.st_mtime_ns}-{state.st_size}"
 
 
-def _local_files(pattern: str) -> list[FoundObject]:
-    paths = sorted(glob.glob(pattern, recursive=True)) if MARKS.search(pattern) else [pattern]
+def _in_folder(path: str, folder: str) -> tuple[str, str]:
+    """A path as a folder and the rest: brackets in the name of the playbook's folder are no pattern."""
+    base = folder.rstrip("/") + "/"
+    return (base, path[len(base) :]) if path.startswith(base) else ("/", path.lstrip("/"))
+
+
+def _local_files(folder: str, pattern: str) -> list[FoundObject]:
+    found = sorted(glob.glob(pattern, root_dir=folder, recursive=True)) if MARKS.search(pattern) else []
+    paths = [f"{folder}{each}" for each in found or [pattern]]
     return [
         FoundObject(f"file://{path}", path, Path(path).stat().st_size, _file_version(path))
         for path in paths
