@@ -345,6 +345,7 @@ _KINDS = (
 )
 
 
+_MALFORMED = re.compile(r"Malformed JSON|: line [\d,]+ is not (JSON|UTF-8)")
 _DISK = re.compile(r"Could not (write|read|sync|fsync|truncate) |No space left on device|Input/output error")
 
 
@@ -355,7 +356,7 @@ def _error_kind(failure: Exception, text: str) -> str:
         return "db.deadlock" if "onflict" in text else "db.syntax"
     if _is_locked(failure):
         return "db.connection"
-    if "Malformed JSON" in text:
+    if _MALFORMED.search(text):
         return "parse"
     if _is_instance(failure, "IOException", "ConnectionException") and not _is_instance(failure, "HTTPException"):
         return _io_error_kind(text.lower())

@@ -473,7 +473,7 @@ def test_progress_is_reported(host: ToolHost) -> None:
     ("name", "content", "message"),
     [
         ("bad.csv", b"id,name\n1,a\n2,b,c\n3,d\n", "line 3 has 3 values, the first line has 2"),
-        ("bad.jsonl", b'{"id": 1}\n{"id": \n', "alformed JSON"),
+        ("bad.jsonl", b'{"id": 1}\n{"id": \n', "line 2 is not JSON: Input data was truncated"),
     ],
 )
 def test_an_error_in_an_object_names_the_object_and_its_line(host, bucket, tmp_path, name, content, message):

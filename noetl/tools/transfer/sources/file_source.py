@@ -315,7 +315,15 @@ async def _duckdb_batches(
             wrong = await asyncio.to_thread(_wrong_text, path, format, str(failure))
             if wrong is None:
                 raise
-            raise BadInput(wrong) from None
+            raise (BadInput(wrong) if format == "csv" else type(failure)(wrong)) from None
+
+
+def _wrong_text(path: str, format: str, failure: str) -> str | None:
+    """What is wrong in CSV or JSON lines that DuckDB has refused, in words."""
+    if format == "csv":
+        return duck_files.misfit(path, failure)
+    found = map(wrong_json_line, duck_files.found_files(path)) if format == "jsonl" else ()
+    return next((each for each in found if each is not None), None)
 
 
 def _wrong_text(path: str, format: str, failure: str) -> str | None:
