@@ -98,8 +98,10 @@ __all__ = [
     "encode_task",
     "bind_sql",
     "count",
+    "decompress_file",
     "error",
     "error_info",
+    "file_compression",
     "file_format",
     "flag",
     "jsonable",
@@ -213,6 +215,20 @@ def file_format(path: str, given: Any = None, default: str = "bytes") -> str:
     return format_of(given=given, path=path, default=default)
 
 
+def file_compression(path: str, format: str) -> str | None:
+    """How a file is compressed by its extension: `gzip zstd bz2 xz`, None if it is not; ValueError if it cannot be."""
+    from noetl.data.compression import compression_of
+
+    return compression_of(None, path, format)
+
+
+def decompress_file(source: str, target: str, compression: str) -> None:
+    """Decompress a local file into another; ValueError if it is not compressed in this way."""
+    from noetl.data.compression import decompress_file as decompress
+
+    decompress(source, target, compression)
+
+
 def read_table(path: str, format: str, *, rows_path: str | None = None, types: Any = None) -> AsyncGenerator[Any, None]:
     """The rows of a local file (or of several: `*.csv`) as Arrow batches, with bounded memory."""
     from noetl.tools.transfer.sources.file_source import Files, file_batches
@@ -220,11 +236,13 @@ def read_table(path: str, format: str, *, rows_path: str | None = None, types: A
     return file_batches(Files(path, format, {}), rows_path, types)
 
 
-def table_encoder(format: str, schema: Any) -> Any:
-    """Encodes Arrow batches as the bytes of a file: `write(batch)` and `close()` return bytes."""
-    from noetl.data.table_files import encoder
+def table_encoder(format: str, schema: Any, path: str = "") -> Any:
+    """Encodes Arrow batches as the bytes of a file: `write(batch)` and `close()` return bytes.
 
-    return encoder(format, schema)
+    The extension of `path` says whether the file is compressed (`.gz`), and whether it has tabs (`.tsv`)."""
+    from noetl.data.table_files import encoder_for
+
+    return encoder_for(format, schema, path)
 
 
 def mixed_as_text(table: Any, is_json: Callable[[str], bool] = lambda name: False) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from noetl.data.arrow_tables import batch_of_mappings, inferred_schema, is_mixed, meaning_of, plain_column, rows_of
+from noetl.data.compression import Compressor, compression_of, without_ending
 from noetl.data.csv_text import csv_rows
 from noetl.data.formats import CONTENT_TYPES, CSV, JSON, JSONL, TABULAR
 from noetl.data.values import jsonable, unique_names
@@ -45,6 +46,29 @@ def encoder(format: str, schema: Any, **options: Any) -> Encoder:
     if format == "csv":
         return _CsvEncoder(schema.names, **options)
     raise ValueError(f"format {format!r} is not a format of tables: use parquet, arrow, jsonl, json or csv")
+
+
+def encoder_for(format: str, schema: Any, path: str) -> Any:
+    """An encoder for the file of this name: its extension says whether it is compressed, and whether it has tabs."""
+    tabs = format == "csv" and without_ending(path).lower().endswith(".tsv")
+    found = encoder(format, schema, **({"delimiter": "\t"} if tabs else {}))
+    compression = compression_of(None, path, format)
+    return found if compression is None else _CompressedEncoder(found, compression)
+
+
+class _CompressedEncoder:
+    """Compresses what another encoder returns."""
+
+    def __init__(self, encoder: Encoder, compression: str) -> None:
+        self._encoder, self._compressor = encoder, Compressor(compression)
+
+    def write(self, batch: Any) -> bytes:
+        """Encode a batch; returns the bytes that are complete."""
+        return self._compressor.write(self._encoder.write(batch))
+
+    def close(self) -> bytes:
+        """The rest of the file."""
+        return self._compressor.write(self._encoder.close()) + self._compressor.close()
 
 
 def row_encoder(format: str, names: Sequence[str], **options: Any) -> Any:

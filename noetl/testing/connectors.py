@@ -33,6 +33,8 @@ import pytest
 
 from noetl.core.model.outcome import Outcome
 from noetl.runtime.resources import close_loop_resources
+from noetl.testing import typed_values
+from noetl.testing.lost_worker import lose_worker
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load, specs
 
@@ -42,7 +44,7 @@ Fields = dict[str, Any]
 ROWS: Rows = [
     {"id": 1, "name": "Ada", "price": 1.5, "note": None},
     {"id": 2, "name": "Grüße, \"quoted\"\n\\line\t'2'", "price": -0.25, "note": ""},
-    {"id": 9_007_199_254_740_993, "name": "日本語 🎉", "price": 0.1, "note": "null"},
+    {"id": 9_007_199_254_740_993, "name": f"  日本語 🎉 {'long ' * 100}", "price": 0.1, "note": "null"},
 ]
 _EXECUTIONS = count(1)
 POINTS = 12  # at which work is cancelled
@@ -217,9 +219,10 @@ class TargetConformance(_Suite):
     """What a target of `transfer` has to do. `place()` returns the fields of a new target, `read(fields)` its rows.
 
     `modes` are those of the kind. `rolls_back`: a failed transfer leaves nothing behind. `merges`: `upsert` keeps the
-    values of columns that the source does not have. `creates`: a place has to be
-    created, so `create: false` matters. `evolves`: as in its `TargetSpec`. `connections()`, if a test class defines
-    this fixture, is the number of open connections to the server."""
+    values of columns that the source does not have. `creates`: a place has to be created, so `create: false` matters.
+    `evolves`: as in its `TargetSpec`. `connections()`, if a test class defines this fixture, is the number of open
+    connections to the server. `source(fields)`, if it is defined, returns the fields of the source that reads what the
+    target has written, and `types` are those whose values come back."""
 
     modes: tuple[str, ...] = ("append", "replace", "upsert")
     rolls_back = True
@@ -227,6 +230,12 @@ class TargetConformance(_Suite):
     creates = True
     evolves = False
     rows: Rows = ROWS
+    types: tuple[str, ...] = typed_values.TYPES
+
+    @pytest.fixture
+    def source(self) -> Callable[[Fields], Fields] | None:
+        """The fields of the source that reads a target; None if there is none."""
+        return None
 
     @pytest.fixture
     def place(self) -> Callable[[], Fields]:
@@ -253,6 +262,30 @@ class TargetConformance(_Suite):
         outcome = write(self.rows, target)
         assert outcome.error is None
         assert self._sorted(read(target)) == self.rows
+
+    def test_values_of_every_type_come_back(self, place: Any, source: Any, host: ToolHost, tmp_path: Path) -> None:
+        """What the target has stored is what its source reads."""
+        import pyarrow.parquet as pq
+
+        if source is None:
+            pytest.skip("no source reads this target")
+        given, copied = tmp_path / "given.parquet", tmp_path / "copied.parquet"
+        typed_values.write_file(given, self.types)
+        target = place()
+        for read_from, write_to in (({"kind": "file", "path": str(given)}, target),
+                                    (source(target), {"kind": "file", "path": str(copied)})):  # fmt: skip
+            assert self.transfer(read_from, write_to, host).error is None
+        assert typed_values.differences(pq.read_table(copied).to_pylist(), self.types) == []
+
+    def test_a_column_that_the_place_lacks_is_not_lost(self, place: Any, write: Any, read: Any) -> None:
+        """It is written, or the transfer fails and changes nothing."""
+        target = self._in_mode(place(), self.modes[0])
+        assert write([{"id": 1, "name": "a"}], target).error is None
+        before = read(target)
+        if write([{"id": 2, "name": "b", "added": "x"}], target).error is None:
+            assert [row.get("added") for row in read(target) if row["id"] == 2] == ["x"]
+        elif self.rolls_back:
+            assert read(target) == before
 
     def test_append_keeps_what_is_there(self, place: Any, write: Any, read: Any) -> None:
         """Mode append adds rows."""
@@ -425,6 +458,22 @@ class TargetConformance(_Suite):
             if found != states[1]:
                 target = place()
                 assert write(many_rows(1), target).error is None
+
+    def test_the_attempt_after_a_lost_worker_writes_every_row_once(
+        self, place: Any, write: Any, read: Any, host: ToolHost
+    ) -> None:
+        """The process of the first attempt is killed after a chunk; in every mode."""
+        if not self.rolls_back:
+            pytest.skip("this target does not roll back")
+        for mode in self.modes:
+            target = self._in_mode(place(), mode)
+            assert write(many_rows(1), target).error is None
+            given = {"data": many_rows(21)[1:], "targets": [target], "chunk": {"size": 5}, **self.options}
+            execution = str(next(_EXECUTIONS))
+            lose_worker(given, host, execution)
+            outcome = run_tool("transfer", given, host=host, execution_id=execution, attempt=2)
+            assert outcome.error is None
+            assert [row["id"] for row in self._sorted(read(target))] == list(range(1 if mode == "replace" else 0, 21))
 
     def test_columns_are_mapped(self, place: Any, write: Any, read: Any) -> None:
         """`mapping` selects and renames columns."""

@@ -163,7 +163,7 @@ def _plugin_run(module: Any) -> ToolFunction:
         from noetl.tools._common.plugin_addresses import check_addresses
         from noetl.tools._common.plugin_fields import field_problem
 
-        problem = field_problem(module.SPEC.fields, call.input)
+        problem = field_problem(module.SPEC.fields, call.input, module.SPEC.requires)
         if problem is not None:
             return error("schema", f"{call.kind}: {problem}")
         try:

@@ -28,7 +28,7 @@ def program(name: str, packages: Sequence[str]) -> str:
     if found:
         return found
     root = _unpacked(packages, name)
-    for folder in ("usr/bin", "usr/sbin"):
+    for folder in ("usr/bin", "usr/sbin", "bin", "sbin"):
         if (root / folder / name).exists():
             return str(root / folder / name)
     raise NotAvailable(f"{name} is not in the Debian packages {' '.join(packages)}")
@@ -40,7 +40,7 @@ def libraries(path: str) -> dict[str, str]:
     if root is None:
         return dict(os.environ)
     folders = [str(found) for found in (*root.glob("usr/lib/*-linux-gnu"), *root.glob("lib/*-linux-gnu"))]
-    programs = [str(root / "usr" / "bin"), str(root / "usr" / "sbin")]
+    programs = [str(root / folder) for folder in ("usr/bin", "usr/sbin", "bin", "sbin")]
     return {
         **os.environ,
         "LD_LIBRARY_PATH": ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")]).strip(":"),

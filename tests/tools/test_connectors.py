@@ -287,6 +287,12 @@ class TestParquetSource(SourceConformance):
 
 
 class TestSqliteTarget(TargetConformance):
+    types = ("bigint", "double", "text", "bytes")  # that SQLite has
+
+    @pytest.fixture
+    def source(self):
+        return lambda fields: {name: fields[name] for name in ("kind", "file", "table")}
+
     @pytest.fixture
     def place(self, tmp_path):
         return lambda: {"kind": "sqlite", "file": str(tmp_path / "target.sqlite"), "table": f"t{next(numbers)}"}
@@ -306,6 +312,10 @@ class TestSqliteTarget(TargetConformance):
 
 class TestDuckdbTarget(TargetConformance):
     @pytest.fixture
+    def source(self):
+        return lambda fields: {name: fields[name] for name in ("kind", "file", "table")}
+
+    @pytest.fixture
     def place(self, tmp_path):
         return lambda: {"kind": "duckdb", "file": str(tmp_path / "target.duckdb"), "table": f"t{next(numbers)}"}
 
@@ -320,6 +330,10 @@ class TestDuckdbTarget(TargetConformance):
 
 @pytest.mark.integration
 class TestPostgresTarget(TargetConformance):
+    @pytest.fixture
+    def source(self):
+        return lambda fields: {name: fields[name] for name in ("kind", "auth", "table")}
+
     @pytest.fixture
     def place(self, database):
         return lambda: {"kind": "postgres", "auth": database, "table": f"t{next(numbers)}"}
@@ -336,6 +350,10 @@ class TestPostgresTarget(TargetConformance):
 class TestParquetTarget(TargetConformance):
     modes = ("replace",)
     creates = False  # it is for tables
+
+    @pytest.fixture
+    def source(self):
+        return lambda fields: {name: fields[name] for name in ("kind", "path")}
 
     @pytest.fixture
     def place(self, tmp_path):

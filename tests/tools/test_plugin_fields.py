@@ -42,3 +42,23 @@ FIELDS = {
 )
 def test_problems(given: dict[str, Any], problem: str | None) -> None:
     assert field_problem(FIELDS, given) == problem
+
+
+REQUIRED = {
+    "path": Field("string", required=True, aliases=("file",)),
+    "query": Field("string"),
+    "table": Field("string"),
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"file": "x", "query": "select 1"}, None),
+        ({"path": "", "table": "t"}, None),
+        ({"path": None, "table": "t"}, "`path` is required, and has no value"),
+        ({"path": "x", "query": None}, "`query` or `table` is required, and has no value"),
+    ],
+)
+def test_a_required_field_whose_template_has_no_value(given: dict[str, Any], problem: str | None) -> None:
+    assert field_problem(REQUIRED, given, (("query", "table"),)) == problem

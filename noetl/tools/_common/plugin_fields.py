@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noetl.core.model.tool import Field, rendered_problem
@@ -17,14 +17,29 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 _SHOWN = 60
 
 
-def field_problem(declared: Mapping[str, Field], given: Mapping[str, Any]) -> str | None:
-    """What is wrong with the first value that its field does not accept; None if nothing is."""
+def field_problem(
+    declared: Mapping[str, Field], given: Mapping[str, Any], requires: Sequence[Sequence[str]] = ()
+) -> str | None:
+    """What is wrong with the first value that its field does not accept; None if nothing is.
+
+    A required field can be missing after all: its template was rendered to null. Of each group in `requires` one field
+    must be there."""
+    found = {
+        name: next((each for each in (name, *field.aliases) if given.get(each) is not None), None)
+        for name, field in declared.items()
+    }
     for name, field in declared.items():
-        spelled = next((each for each in (name, *field.aliases) if given.get(each) is not None), None)
-        if spelled is not None and not field.late:
+        spelled = found[name]
+        if spelled is None:
+            if field.required:
+                return f"`{name}` is required, and has no value"
+        elif not field.late:
             problem = _problem(spelled, given[spelled], field)
             if problem is not None:
                 return problem
+    for group in requires:
+        if all(name in found and found[name] is None for name in group):
+            return f"{' or '.join(f'`{name}`' for name in group)} is required, and has no value"
     return None
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, cast
 
 from noetl.connections.auth import BadAuth
-from noetl.core.model.connector import Explain, SqlResult, SqlSession
+from noetl.core.model.connector import ConnectorError, Explain, SqlResult, SqlSession
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.tool import ToolCall
 from noetl.data import arrow_tables as tables
@@ -32,7 +32,7 @@ async def run_sql(call: ToolCall, connect: Connect, explain: Explain, dialect: D
             limits = sql.read_limits(call.spec)
             async with connect(call) as session:
                 return sql.success(await _run(call, session, statements, limits, dialect))
-    except (BadInput, BadAuth, ParameterError) as wrong:
+    except (BadInput, BadAuth, ParameterError, ConnectorError) as wrong:
         return error("schema", str(wrong))
     except SecretUnavailable as missing:
         return error("auth", str(missing))

@@ -93,7 +93,10 @@ def _cast(values: Any, type: Any) -> Any:
 
 def _refusal(field: Any, value: str) -> str:
     if pa.types.is_time(field.type):
-        return f"the TIME value {value} is not a time of day; use TIME_TO_SEC in the query"
+        return (
+            f"column {field.name!r} has the TIME value {value}, which is not a time of day; use TIME_TO_SEC, or "
+            "CAST(... AS CHAR), in the query"
+        )
     if pa.types.is_temporal(field.type):  # such as 0000-00-00
         return f"column {field.name!r} has the value {value!r}, which is not a date; use NULLIF in the query"
     return f"column {field.name!r} has the value {value!r}, which is not of type {field.type}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -12,12 +13,16 @@ from asyncmy import errors
 
 from noetl.tool import ErrorInfo, Host, Timeout, error_info, port_number, server_fields, tls_context
 
+# The driver would print what the server notes about a statement, such as DROP TABLE IF EXISTS.
+logging.getLogger("asyncmy").setLevel(logging.ERROR)
 PREFIXES = ("db_", "mysql_")
 CONNECT_SECONDS = 10.0
 # Values that a column cannot hold are errors, and TIMESTAMP columns are read in UTC.
 SESSION = (
     "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), time_zone = '+00:00', net_write_timeout = 600"
 )
+# Rows are stored as they are: 0 in an AUTO_INCREMENT column would become the next number, and an empty text NULL.
+EXACT = "SET SESSION sql_mode = CONCAT(REPLACE(@@sql_mode, 'EMPTY_STRING_IS_NULL', ''), ',NO_AUTO_VALUE_ON_ZERO')"
 
 
 async def settings(fields: Mapping[str, Any], host: Host) -> dict[str, Any]:
@@ -66,6 +71,11 @@ async def connect(arguments: Mapping[str, Any], timeout: Timeout) -> Any:
     )
 
 
+async def begin(connection: Any) -> None:
+    """Begin a transaction; the driver sends BEGIN, which starts a block of statements in sql_mode ORACLE."""
+    await connection.query("START TRANSACTION")
+
+
 async def _kill(arguments: Mapping[str, Any], timeout: Timeout, thread: int) -> None:
     other = await connect(arguments, timeout)
     try:
@@ -104,6 +114,8 @@ def explain(failure: Exception) -> ErrorInfo | None:
         text = str(failure.args[1]) if len(failure.args) > 1 else str(failure)
         if "[SSL" in text:
             text += "; check `tls`, `ca` and `verify` of the connection, and whether the server has TLS"
+        if code == 1153:
+            text += "; raise max_allowed_packet of the server"
         kind = _KINDS.get(code or 0)
         if kind is None:  # the codes of the client, and errors without a code, are those of connections
             lost = code is None or 2000 <= code < 3000

@@ -10,7 +10,7 @@ from asyncmy.cursors import SSCursor
 
 from noetl.tool import Outcome, SqlResult, ToolCall, run_sql
 from noetl_mysql.arrow_types import BatchBuilder
-from noetl_mysql.connection import connected, explain, parameters
+from noetl_mysql.connection import begin, connected, explain, parameters
 from noetl_mysql.text_rows import TextRows
 
 BATCH_ROWS = 5000
@@ -46,7 +46,7 @@ class MysqlSession:
 
     async def begin(self) -> None:
         """Begin a transaction."""
-        await self._connection.begin()
+        await begin(self._connection)
 
     async def commit(self) -> None:
         """Commit it."""

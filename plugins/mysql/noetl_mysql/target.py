@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from asyncmy import errors
+
 from noetl.tool import ConnectorError, RowTarget
 from noetl_mysql import table_columns
 from noetl_mysql.arrow_types import column_type, values_of
-from noetl_mysql.connection import connect, settings, stop
+from noetl_mysql.connection import EXACT, begin, connect, settings, stop
 from noetl_mysql.names import quoted, quoted_table, table_parts
 
+MOST_BYTES = 1_000_000  # of one INSERT; a larger row is sent alone
 STAGING, LAST, ROW = "`_noetl_staging`", "`_noetl_last`", "`_noetl_row`"
 
 
@@ -52,7 +55,7 @@ class MysqlTarget(RowTarget):
             self._runs: list[tuple[list[str], int]] = []
             await self._execute(f"CREATE TEMPORARY TABLE {STAGING} SELECT * FROM {self._table} LIMIT 0")
             await self._execute(f"ALTER TABLE {STAGING} ADD COLUMN {ROW} BIGINT AUTO_INCREMENT PRIMARY KEY")
-        await self._connection.begin()
+        await begin(self._connection)
         if call.mode == "replace" and not self._staged:
             await self._execute(f"DELETE FROM {self._table}")
 
@@ -62,6 +65,8 @@ class MysqlTarget(RowTarget):
             await self._end_run()
         self._names = list(table.schema.names)
         rows = values_of(table, self._is_json)
+        if table.nbytes > self._largest:
+            self._check_sizes(rows)
         if self.call.mode == "upsert":
             rows = self._last_of_each_key(rows)
         if self.call.keeps_going:
@@ -91,7 +96,7 @@ class MysqlTarget(RowTarget):
         changes = [f"ADD COLUMN {quoted(field.name)} {column_type(field)}" for field in add]
         changes += await table_columns.modifications(self._execute, self._table, widen)
         await self._execute(f"ALTER TABLE {STAGING} {', '.join(changes)}")
-        await self._connection.begin()  # it has ended the transaction, and with it the savepoints of chunks
+        await begin(self._connection)  # it has ended the transaction, and with it the savepoints of chunks
         self._changes += changes
         self._types |= {field.name: table_columns.portable(column_type(field)) for field in add} | widen
 
@@ -101,7 +106,7 @@ class MysqlTarget(RowTarget):
             return
         if self._changes:  # rows are in the temporary table only: nothing else is committed here
             await self._execute(f"ALTER TABLE {self._table} {', '.join(self._changes)}")
-            await self._connection.begin()
+            await begin(self._connection)
         if self.call.mode == "replace":
             await self._execute(f"DELETE FROM {self._table}")
         await self._merge()
@@ -112,7 +117,7 @@ class MysqlTarget(RowTarget):
             return
         await self._connect()
         if await self._columns():
-            await self._connection.begin()
+            await begin(self._connection)
             await self._execute(f"DELETE FROM {self._table}")
 
     async def commit(self) -> None:
@@ -144,6 +149,9 @@ class MysqlTarget(RowTarget):
         call = self.call
         self._arguments = await settings(call.fields, call.host)
         self._connection = await connect(self._arguments, call.timeout)
+        await self._execute(EXACT)
+        ((largest,),) = await self._execute("SELECT @@max_allowed_packet")
+        self._largest = int(largest)
 
     async def _execute(self, statement: str, values: Sequence[Any] | None = None) -> Any:
         async with self._connection.cursor() as cursor:
@@ -182,6 +190,12 @@ class MysqlTarget(RowTarget):
                 unique.setdefault(row[2], []).append(row[4].lower())
         return sorted(next(iter(unique.values()))) if len(unique) == 1 else None
 
+    def _check_sizes(self, rows: list[tuple[Any, ...]]) -> None:
+        """An error for a row that the server does not accept: it would only close the connection."""
+        size = max(sum(len(value) for value in row if isinstance(value, str | bytes)) for row in rows)
+        if size > self._largest:
+            raise errors.OperationalError(1153, f"a row of {size:,} bytes is larger than {self._largest:,} bytes")
+
     def _last_of_each_key(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         places = [self._names.index(name) for name in self.call.key]
         return list({tuple(row[place] for place in places): row for row in rows}.values())
@@ -193,6 +207,7 @@ class MysqlTarget(RowTarget):
         columns, marks = ", ".join(map(quoted, self._names)), ", ".join(["%s"] * len(self._names))
         text = f"INSERT INTO {into} ({columns}) VALUES (\0){end}".replace("%", "%%").replace("\0", marks)
         async with self._connection.cursor() as cursor:
+            cursor.max_stmt_length = min(MOST_BYTES, self._largest - 1024)
             await cursor.executemany(text, rows)
 
     def _on_conflict(self, names: Sequence[str]) -> str:

@@ -76,9 +76,9 @@ def test_bits_and_numbers_with_leading_zeros(server):
         ("DATETIME", "0000-00-00 00:00:00", "column 'v' has the value '0000-00-00 00:00:00', which is not a date"),
         ("DATETIME(3)", "0000-02-03 04:05:06", "'0000-02-03 04:05:06.000', which is not a date"),
         ("TIMESTAMP NULL", "0000-00-00 00:00:00", "'0000-00-00 00:00:00', which is not a date"),
-        ("TIME", "24:00:00", "the TIME value 24:00:00 is not a time of day; use TIME_TO_SEC"),
-        ("TIME", "-00:00:01", "the TIME value -00:00:01 is not a time of day"),
-        ("TIME(6)", "838:59:59", "the TIME value 838:59:59.000000 is not a time of day"),
+        ("TIME", "24:00:00", "column 'v' has the TIME value 24:00:00, which is not a time of day; use TIME_TO_SEC"),
+        ("TIME", "-00:00:01", "column 'v' has the TIME value -00:00:01, which is not a time of day"),
+        ("TIME(6)", "838:59:59", "column 'v' has the TIME value 838:59:59.000000, which is not a time of day"),
     ],
 )
 def test_a_value_that_has_no_equal_is_named(server, tmp_path, type, value, said):
@@ -90,6 +90,9 @@ def test_a_value_that_has_no_equal_is_named(server, tmp_path, type, value, said)
     outcome = run_tool("transfer", {"source": source, "targets": [{"kind": "file", "path": str(tmp_path / "x.csv")}]})
     assert outcome.error is not None and said in outcome.error.message, outcome.error
     assert not (tmp_path / "x.csv").exists()
+    problem = run_tool("mysql", {"auth": server.auth, "command": f"SELECT v FROM {name}"}).error
+    assert problem.kind == "schema"
+    assert said in problem.message
 
 
 def test_the_first_and_last_moments(server):

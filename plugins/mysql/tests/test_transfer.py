@@ -43,6 +43,10 @@ class TestTarget(TargetConformance):
     evolves = True
 
     @pytest.fixture
+    def source(self):
+        return lambda fields: {name: fields[name] for name in ("kind", "auth", "table")}
+
+    @pytest.fixture
     def place(self, server):
         return lambda: {"kind": "mysql", "auth": server.auth, "table": server.new_name()}
 
@@ -61,6 +65,10 @@ class TestTargetWithoutUniqueKey(TestTarget):
     modes = ("upsert",)
     evolves = False
     creates = False
+
+    @pytest.fixture
+    def source(self):
+        return None
 
     @pytest.fixture
     def place(self, server):

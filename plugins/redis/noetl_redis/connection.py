@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,14 +108,29 @@ def parsed(data: bytes) -> Any:
         return text_of(data)
 
 
+_DENIED = "The user executing the script can't"  # run this command, access the key
+_RIGHTS = "; a target needs the keys `noetl:staging:*` beside its own, and the command EVAL"
+_PIPELINE = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: (.*)", re.DOTALL)
+
+
+def _reason(failure: Exception) -> str:
+    """The message of the server, without the values of the command that it refers to."""
+    found = _PIPELINE.fullmatch(str(failure))
+    return found[1] if found else str(failure)
+
+
+def _is_target(failure: Exception) -> bool:
+    return any(part in str(failure) for part in (_DENIED, "noetl:staging", "'eval'"))
+
+
 def explain(failure: Exception) -> ErrorInfo | None:
     """The error for an exception of the driver; None for other exceptions."""
     if str(failure).startswith("HELLO must be called with the client already authenticated"):
         return error_info(
             "auth", "redis: the server requires a password; set `password` (and `user`) of the credential"
         )
-    if isinstance(failure, exceptions.AuthenticationError | exceptions.NoPermissionError):
-        return error_info("auth", f"redis: {failure}")
+    if isinstance(failure, exceptions.AuthenticationError | exceptions.NoPermissionError) or _DENIED in str(failure):
+        return error_info("auth", f"redis: {_reason(failure)}{_RIGHTS if _is_target(failure) else ''}")
     if isinstance(failure, exceptions.TimeoutError):
         hint = "; check `host`, `port` and `tls` of the connection" if "connecting" in str(failure) else ""
         return error_info("timeout", f"redis: {failure}{hint}")
@@ -127,5 +143,5 @@ def explain(failure: Exception) -> ErrorInfo | None:
         kind = "auth" if str(failure).startswith(("NOAUTH", "WRONGPASS", "NOPERM")) else "client_error"
         if isinstance(failure, exceptions.OutOfMemoryError):
             kind = "limit"
-        return error_info(kind, f"redis: {failure}")
+        return error_info(kind, f"redis: {_reason(failure)}")
     return None

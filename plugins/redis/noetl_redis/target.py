@@ -99,15 +99,30 @@ class RedisTarget(RowTarget):
         self._keys = str(self.call.fields["name"])
         await self._connect()
 
+    async def prepare(self) -> None:
+        """In mode replace, move a row to a key of its own: a user without the rights to move rows must not delete."""
+        if self._client is None or self.call.mode != "replace" or not hasattr(self, "_format"):
+            return
+        staging, key = f"{self._staging}:check", f"{self._staging}:moved"
+        value: Any = ["check", "1"] if self._format in ("hash", "stream") else "1"
+        try:
+            await self._client.rpush(staging, _dumps([key, value, ["none"]]))
+            await self._move(staging)
+        finally:
+            await self._client.delete(staging, key)
+
     async def commit(self) -> None:
         """Move the rows to their keys; in mode replace, delete the keys first."""
         if self._client is None:
             return
         if self.call.mode == "replace":
             await self._delete()
-        arguments = [getattr(self, "_format", "json"), int(self.call.fields.get("ttl") or 0), MOVED]
-        while await self._client.eval(MOVE, 1, self._staging, *arguments):
+        while await self._move(self._staging):
             pass
+
+    async def _move(self, staging: str) -> int:
+        arguments = [getattr(self, "_format", "json"), int(self.call.fields.get("ttl") or 0), MOVED]
+        return int(await self._client.eval(MOVE, 1, staging, *arguments))
 
     async def abort(self) -> None:
         """Remove the collected rows."""

@@ -235,3 +235,25 @@ def test_a_wide_row_is_written_whole(transfer, command):
     assert command(["HLEN", "wide:1"], ["PING"])[0] == 5001
     outcome = transfer(source, {"kind": "redis", "name": "wide", "format": "stream"})
     assert outcome.error.kind == "schema" and "at most 3,900 columns" in outcome.error.message
+
+
+@pytest.mark.parametrize(
+    ("rights", "said"),
+    [
+        ("~* +@all -eval", "no permissions to run the 'eval' command; a target needs the keys `noetl:staging:*`"),
+        ("~* +@all -set -hset -rpush", "can't run this command"),
+        ("~row:* +@all", "no permissions to access one of the keys"),
+    ],
+)
+@pytest.mark.parametrize(("format", "name"), [("json", "row:{id}"), ("hash", "row:{id}"), ("list", "row:all")])
+def test_replace_deletes_nothing_if_the_user_may_not_write(transfer, command, redis_server, rights, said, format, name):
+    command(["FLUSHALL"], ["ACL", "SETUSER", "limited", "reset", "on", ">secret2", *rights.split()])
+    target = {"kind": "redis", "auth": redis_server, "name": name, "format": format, "mode": "replace"}
+    assert transfer({"kind": "data", "data": [{"id": 1, "v": "old"}]}, target).error is None
+    stored = command(["KEYS", "*"])
+    other = {**target, "auth": {**redis_server, "user": "limited", "password": "secret2"}}
+    problem = transfer({"kind": "data", "data": [{"id": 2, "v": "private"}]}, other).error
+    assert (problem.kind, problem.retryable) == ("auth", False), problem
+    assert said in problem.message or "no permissions to run the 'rpush' command" in problem.message
+    assert "private" not in problem.message
+    assert command(["KEYS", "*"]) == stored

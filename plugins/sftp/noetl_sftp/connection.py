@@ -65,7 +65,9 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
         try:
             key = asyncssh.import_private_key(str(given["private_key"]), given.get("passphrase"))
         except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as wrong:
-            raise BadAuth(f"private_key of the credential cannot be read: {wrong}") from None
+            raise BadAuth(
+                f"private_key of the credential cannot be read: {wrong}; it is the text of a key file"
+            ) from None
         options["client_keys"] = [key]
     return options | _host_keys(given, address)
 

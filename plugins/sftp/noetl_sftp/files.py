@@ -13,24 +13,30 @@ from typing import Any
 
 import asyncssh
 
-from noetl.tool import ConnectorError, RowTarget, SourceCall, file_format, read_table, table_encoder
+from noetl.tool import (
+    ConnectorError,
+    RowTarget,
+    SourceCall,
+    decompress_file,
+    file_compression,
+    file_format,
+    read_table,
+    table_encoder,
+)
 from noetl_sftp.connection import connected
 from noetl_sftp.task import discard, matching, replace, temporary
-
-COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2", ".xz", ".zip")
 
 
 async def read(call: SourceCall) -> AsyncIterator[Any]:
     """The rows of all files; they are downloaded before the first row is read, so that their types agree."""
     path = str(call.fields["path"])
     pattern = any(mark in path for mark in "*?[")
-    _check_ending(path)
     format = file_format(path.rstrip("*"), call.fields.get("format"))
     with tempfile.TemporaryDirectory(prefix="noetl-sftp-") as folder:
         async with connected(call.fields["auth"], call.host, call.timeout, path) as client:
             names = [name for name, _ in await matching(client, path)] if pattern else [path]
             for number, name in enumerate(names):
-                await client.get(name, str(Path(folder, f"{number:09}.{format}")))
+                await _download(client, name, str(Path(folder, f"{number:09}.{format}")), format)
         if not names:
             raise asyncssh.SFTPNoSuchFile(f"no file matches {path}")
         files = str(Path(folder, f"*.{format}")) if len(names) > 1 else str(Path(folder, f"{0:09}.{format}"))
@@ -44,11 +50,18 @@ async def read(call: SourceCall) -> AsyncIterator[Any]:
             raise
 
 
-def _check_ending(path: str) -> None:
-    if path.lower().endswith(COMPRESSED):
-        raise ConnectorError(
-            f"{path}: compressed files are not supported; use a file on the worker, and `get` or `put` of kind sftp"
-        )
+async def _download(client: Any, name: str, local: str, format: str) -> None:
+    """Download a file, and decompress it."""
+    try:
+        compression = file_compression(name, format)
+        if compression is None:
+            await client.get(name, local)
+            return
+        await client.get(name, f"{local}.part")
+        await asyncio.to_thread(decompress_file, f"{local}.part", local, compression)
+    except ValueError as wrong:
+        raise ConnectorError(str(wrong) if name in str(wrong) else f"{name}: {wrong}") from None
+    await asyncio.to_thread(Path(f"{local}.part").unlink)
 
 
 def _named(text: Any, folder: str, names: list[str]) -> Any:
@@ -67,8 +80,11 @@ class FileTarget(RowTarget):
         """Open the temporary file."""
         self._path = str(self.call.fields["path"])
         self._part = temporary(self._path, self.call.idempotency_key)
-        _check_ending(self._path)
-        self._encoder = table_encoder(file_format(self._path, self.call.fields.get("format"), "parquet"), schema)
+        format = file_format(self._path, self.call.fields.get("format"), "parquet")
+        try:
+            self._encoder = table_encoder(format, schema, self._path)
+        except ValueError as wrong:
+            raise ConnectorError(f"{self.call.label}: {wrong}") from None
         session = connected(self.call.fields["auth"], self.call.host, self.call.timeout)
         self._client = await session.__aenter__()
         self._session = session

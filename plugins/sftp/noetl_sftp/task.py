@@ -200,7 +200,11 @@ async def _delete(call: ToolCall, client: Any, path: str) -> Outcome:
     pattern = any(mark in path for mark in "*?[")
     names = [name for name, _ in await matching(client, path)] if pattern else [path]
     for name in names:
-        await client.remove(name)
+        try:
+            await client.remove(name)
+        except asyncssh.SFTPFailure:
+            await _refuse_folder(client, name)
+            raise
     return ok({"deleted": names, "count": len(names)}, sftp=dict(NULLS))
 
 
@@ -208,9 +212,19 @@ async def _move(call: ToolCall, client: Any, path: str) -> Outcome:
     to = str(call.input.get("to") or "")
     if not to:
         raise BadInput("move requires `to`")
-    await replace(client, path, to)
+    try:
+        await replace(client, path, to)
+    except asyncssh.SFTPFailure:
+        await _refuse_folder(client, to)
+        raise
     facts = _facts(to, await client.stat(to))
     return ok(facts, sftp=facts)
+
+
+async def _refuse_folder(client: Any, path: str) -> None:
+    """The reason of what OpenSSH answers only with "Failure"."""
+    if await client.isdir(path):
+        raise asyncssh.SFTPFileIsADirectory(f"{path} is a folder")
 
 
 async def _mkdir(call: ToolCall, client: Any, path: str) -> Outcome:

@@ -148,3 +148,11 @@ def test_an_error_names_the_path_or_the_address(server, host):
     refused = run_tool("sftp", {"auth": {**server.auth, "port": 1}, "action": "list", "path": "/"}, host=host)
     assert refused.error.kind == "connection"
     assert "cannot connect to 127.0.0.1:1" in refused.error.message
+
+
+def test_a_folder_is_neither_deleted_nor_replaced(run, server):
+    (server.folder / "sub").mkdir()
+    (server.folder / "a.txt").write_text("x")
+    for outcome in (run("delete", "/sub"), run("move", "/a.txt", to="/sub")):
+        assert (outcome.error.kind, outcome.error.retryable) == ("client_error", False), outcome.error
+        assert "folder" in outcome.error.message.lower() or "directory" in outcome.error.message.lower()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -110,8 +111,32 @@ def test_transfers_to_one_file_do_not_share_the_file_that_they_write(server):
     assert (len(lines), len(set(lines)), [each.name for each in server.folder.iterdir()]) == (2_000, 1, ["same.csv"])
 
 
-def test_compressed_files_are_refused(server, tmp_path):
-    place = {"kind": "sftp", "auth": server.auth, "path": "/x.csv.gz"}
-    for outcome in (transfer([{"id": 1}], place), transfer(place, {"kind": "file", "path": str(tmp_path / "x.csv")})):
-        assert (outcome.error.kind, "compressed" in outcome.error.message) == ("schema", True)
-    assert list(server.folder.iterdir()) == []
+@pytest.mark.parametrize("ending", ["csv.gz", "csv.bz2", "jsonl.xz", "jsonl.zst", "json.gz", "tsv", "tsv.gz"])
+def test_compressed_files_are_written_and_read(server, tmp_path, ending):
+    rows = [{"id": number, "name": f"ü {number}"} for number in range(2_000)]
+    for number in range(2):
+        place = {"kind": "sftp", "auth": server.auth, "path": f"/x{number}.{ending}"}
+        assert transfer(rows[number * 1000 : number * 1000 + 1000], place).error is None
+    stored = (server.folder / f"x0.{ending}").read_bytes()
+    assert len(stored) < 10_000 or ending == "tsv"
+    assert ending != "tsv" or stored.startswith(b"id\tname")
+    assert (
+        transfer({**place, "path": f"/x*.{ending}"}, {"kind": "file", "path": str(tmp_path / "x.json")}).error is None
+    )
+    assert json.loads((tmp_path / "x.json").read_text()) == rows
+
+
+def test_a_file_that_is_not_what_its_name_says_is_an_error(server, tmp_path):
+    (server.folder / "x.csv.gz").write_text("id\n1\n")
+    (server.folder / "x.csv.zip").write_text("id\n1\n")
+    for name, said in (
+        ("x.csv.gz", "/x.csv.gz: the content is not valid gzip"),
+        ("x.csv.zip", ".zip is not supported"),
+    ):
+        place = {"kind": "sftp", "auth": server.auth, "path": f"/{name}", "format": "csv"}
+        outcome = transfer(place, {"kind": "file", "path": str(tmp_path / "x.csv")})
+        assert outcome.error.kind == "schema"
+        assert said in outcome.error.message
+    outcome = transfer([{"id": 1}], {"kind": "sftp", "auth": server.auth, "path": "/y.parquet.gz"})
+    assert (outcome.error.kind, "compressed inside the file" in outcome.error.message) == ("schema", True)
+    assert not (server.folder / "y.parquet.gz").exists()

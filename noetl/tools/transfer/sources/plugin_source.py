@@ -84,7 +84,7 @@ class PluginSource:
         """No resources to release: the generator has released its own."""
 
     async def _check(self) -> None:
-        problem = field_problem(self._spec.fields, self._call.fields)
+        problem = field_problem(self._spec.fields, self._call.fields, self._spec.requires)
         if problem is not None:
             raise ConnectorError(f"the source: {problem}")
         await check_addresses(self._call.fields, self._call.host)
