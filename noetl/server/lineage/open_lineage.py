@@ -71,7 +71,7 @@ def _task_events(
         "name": f"{summary.path}.{done.step}.{done.task}",
         "facets": {"jobType": _job_type("TASK")},
     }
-    inputs = [_dataset(each) for each in lineage.get("inputs", ())]
+    inputs = [_input(each) for each in lineage.get("inputs", ())]
     outputs = [_output(each) for each in lineage.get("outputs", ())]
     began = recorded.at - (meta.get("duration_ms") or 0) / 1000
     failed = done.outcome.error
@@ -112,12 +112,18 @@ def _dataset(given: dict[str, Any]) -> dict[str, Any]:
     return {"namespace": given["namespace"], "name": given["name"], "facets": facets}
 
 
+def _input(given: dict[str, Any]) -> dict[str, Any]:
+    schema = "1-0-0/InputStatisticsInputDatasetFacet.json#/$defs/InputStatisticsInputDatasetFacet"
+    return {**_dataset(given), "inputFacets": _statistics("inputStatistics", schema, given.get("rows"))}
+
+
 def _output(given: dict[str, Any]) -> dict[str, Any]:
-    facets = {}
-    if isinstance(given.get("rows"), int):
-        schema = "1-0-2/OutputStatisticsOutputDatasetFacet.json#/$defs/OutputStatisticsOutputDatasetFacet"
-        facets["outputStatistics"] = {**_facet(schema), "rowCount": given["rows"]}
-    return {**_dataset(given), "outputFacets": facets}
+    schema = "1-0-2/OutputStatisticsOutputDatasetFacet.json#/$defs/OutputStatisticsOutputDatasetFacet"
+    return {**_dataset(given), "outputFacets": _statistics("outputStatistics", schema, given.get("rows"))}
+
+
+def _statistics(name: str, schema: str, rows: int | None) -> dict[str, Any]:
+    return {} if rows is None else {name: {**_facet(schema), "rowCount": rows}}
 
 
 def _parent(summary: ExecutionSummary, namespace: str) -> dict[str, Any]:
