@@ -239,7 +239,7 @@ class _Statement:
             return self._one(at, self._writes)
         elif self._is_query(word, at, current):
             return self._one(at, self._reads)
-        elif word in _ENDS_OF_LIST:
+        elif word in _ENDS_OF_LIST or (word == "with" and current.expected):  # WITH in brackets: a query
             current.into, current.expected = None, False
         elif current.expected:
             return self._listed(at, current)

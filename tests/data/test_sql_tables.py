@@ -64,6 +64,12 @@ from noetl.data.sql_tables import tables_of
         ("CREATE TEMP TABLE x AS SELECT * FROM s; SELECT * FROM pg_temp.x", ["s"], []),
         ("WITH RECURSIVE a AS (SELECT * FROM b), b AS (SELECT * FROM t) SELECT * FROM a", ["t"], []),
         ("SELECT * FROM (WITH x AS (SELECT * FROM u) SELECT * FROM x) y, x", ["u", "x"], []),
+        (
+            "SELECT * FROM (WITH x AS (SELECT * FROM u), y AS (SELECT * FROM v) SELECT * FROM x, y) z, w",
+            ["u", "v", "w"],
+            [],
+        ),
+        ("SELECT * FROM unnest(a) WITH ORDINALITY AS x, t", ["t"], []),
         ("CREATE RECURSIVE VIEW v (n) AS SELECT 1 UNION SELECT n FROM v, t", ["t"], ["v"]),
         ("INSERT INTO o TABLE t", ["t"], ["o"]),
         ("IMPORT FOREIGN SCHEMA x FROM SERVER y INTO z", [], []),
