@@ -190,6 +190,14 @@ def meaning_of(field: Any) -> str | None:
     return meaning.decode() if meaning else _EXTENSIONS.get(getattr(field.type, "extension_name", ""))
 
 
+def record_columns(known: dict[str, str], schema: Any) -> None:
+    """Add the columns of a schema to those that are known, with the names of their types."""
+    for field in schema:
+        if known.get(field.name, "null") == "null":
+            meaning = meaning_of(field)
+            known[field.name] = {"number": "numeric"}.get(meaning, meaning) if meaning else str(field.type)
+
+
 def plain_column(column: Any, field: Any) -> list[Any]:
     """The values of a column as plain JSON data."""
     import pyarrow as pa

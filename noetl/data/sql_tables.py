@@ -1,15 +1,16 @@
-"""The tables that a statement reads and writes, found by its keywords.
+"""The tables and files that a statement reads and writes, found by its keywords.
 
 This is no parser of SQL: it knows the places of table names in the statements of common databases. Names of common
 table expressions, table functions and temporary tables are left out. PostgreSQL stores unquoted names in lower case, so
-they are in lower case here.
+they are in lower case here. Files are those of DuckDB (`FROM 'x.csv'`, `read_csv('x.csv')`, `COPY ... TO 'x.csv'`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from noetl.data.sql import Dialect, Token, tokens
@@ -30,33 +31,42 @@ _BEFORE_NAME = {
 }  # fmt: skip
 _WITHOUT_TABLES = {"grant", "revoke", "show", "fetch", "move", "drop", "comment", "import"}
 _NAMED_FIRST = {"summarize", "pivot", "unpivot"}  # statements of DuckDB that begin with a table
+_FILE_FUNCTIONS = ("read_", "parquet_scan", "delta_scan", "iceberg_scan")  # beginnings of names of DuckDB
 _NAME_QUOTES = {"sqlite": {"`": "`", "[": "]"}, "ansi": {"`": "`"}}  # beside those that are strings of the dialect
 
 
 class Tables(NamedTuple):
-    """Names of tables, as written, without quotes."""
+    """Names of tables and files, as written, without quotes; `attached` are databases: name -> (file, type)."""
 
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    files_read: tuple[str, ...] = ()
+    files_written: tuple[str, ...] = ()
+    attached: Mapping[str, tuple[str, str]] = MappingProxyType({})
 
 
 class _Word(NamedTuple):
     text: str  # as written, without quotes
     quoted: bool = False
     symbol: bool = False
+    string: str = ""  # of a symbol `'`: the text, where it can be a file
 
 
 @lru_cache(1024)
 def tables_of(text: str, dialect: Dialect = "postgres") -> Tables:
     """The tables of all statements of a text."""
-    reads: dict[str, None] = {}
-    writes: dict[str, None] = {}
-    temporary: set[str] = set()
+    found = _Found()
     for statement in split(text, dialect):
-        _Statement(list(_words(statement, dialect)), reads, writes, temporary).scan()
+        _Statement(list(_words(statement, dialect)), found).scan()
     if dialect in ("mysql", "ansi"):
-        temporary.add("dual")
-    return Tables(_lasting(reads, temporary), _lasting(writes, temporary))
+        found.temporary.add("dual")
+    return Tables(
+        _lasting(found.reads, found.temporary),
+        _lasting(found.writes, found.temporary),
+        tuple(found.files_read),
+        tuple(found.files_written),
+        MappingProxyType(found.attached),
+    )
 
 
 def _lasting(names: dict[str, None], temporary: set[str]) -> tuple[str, ...]:
@@ -93,7 +103,11 @@ def _word(token: Token, dialect: Dialect) -> _Word:
         return _Word(token.text.lower() if dialect == "postgres" else token.text)
     if token.text[0] in '"`':
         return _Word(token.text[1:-1].replace(token.text[0] * 2, token.text[0]), quoted=True)
-    return _Word("'", symbol=True)
+    return _Word("'", symbol=True, string=_file_text(token.text) if dialect in ("duckdb", "sqlite") else "")
+
+
+def _file_text(literal: str) -> str:
+    return literal[1:-1].replace("''", "'") if literal[0] == "'" else ""
 
 
 @dataclass
@@ -103,18 +117,31 @@ class _Bracket:
     function: str = ""
     into: dict[str, None] | None = None  # of the list of tables
     expected: bool = False  # a table is next
+    is_list: bool = False  # in `[...]`
+    arguments: int = 0  # before the current one
+
+
+class _Found:
+    """What statements read and write; the dicts are ordered sets."""
+
+    def __init__(self) -> None:
+        self.reads: dict[str, None] = {}
+        self.writes: dict[str, None] = {}
+        self.files_read: dict[str, None] = {}
+        self.files_written: dict[str, None] = {}
+        self.temporary: set[str] = set()
+        self.attached: dict[str, tuple[str, str]] = {}
 
 
 class _Statement:
     """One statement."""
 
-    def __init__(
-        self, words: list[_Word], reads: dict[str, None], writes: dict[str, None], temporary: set[str]
-    ) -> None:
+    def __init__(self, words: list[_Word], found: _Found) -> None:
         self._words = words
-        self._reads = reads
-        self._writes = writes
-        self._temporary = temporary
+        self._found = found
+        self._reads = found.reads
+        self._writes = found.writes
+        self._temporary = found.temporary
         # Common table expressions, and the positions between which each is known.
         self._expressions: dict[str, list[tuple[int, int]]] = {}
         self._deleted: set[str] = set()  # the names or aliases before FROM in a DELETE of MySQL
@@ -137,7 +164,11 @@ class _Statement:
         elif first == "delete" and self._text(1) != "from":
             number = self._delete()
         elif first == "copy" and self._text(1) != "into":
+            self._copied_files()
             number = self._copy()
+        elif first == "attach":
+            self._attach()
+            return
         self._common_table_expressions()
         brackets = [_Bracket()]
         while number < len(self._words):
@@ -156,10 +187,37 @@ class _Statement:
                 brackets.pop()
             elif word.text == ",":
                 current.expected = current.into is not None
+                current.arguments += not current.is_list
             else:
-                current.expected = False
+                self._other_symbol(word, current)
             return at
         return self._keyword(self._text(at), at, current)
+
+    def _other_symbol(self, word: _Word, current: _Bracket) -> None:
+        """A string is a file where a table is expected, and in the first argument of a function that reads files."""
+        reads_file = current.function.startswith(_FILE_FUNCTIONS) and not current.arguments
+        if word.string and (current.expected or reads_file):
+            self._found.files_read[word.string] = None
+        current.is_list = word.text == "[" or (current.is_list and word.text != "]")
+        current.expected = False
+
+    def _copied_files(self) -> None:
+        """The files after TO and FROM in COPY."""
+        for at, word in enumerate(self._words):
+            if word.string and self._text(at - 1) in ("to", "from"):
+                files = self._found.files_written if self._text(at - 1) == "to" else self._found.files_read
+                files[word.string] = None
+
+    def _attach(self) -> None:
+        """`ATTACH 'file' AS name (TYPE type)`; without a name it is that of the file."""
+        at = next((number for number, word in enumerate(self._words) if word.string), -1)
+        if at < 0:
+            return
+        file = self._words[at].string
+        named = self._words[at + 2].text if self._text(at + 1) == "as" and at + 2 < len(self._words) else ""
+        types = (self._text(number + 1) for number in range(at, len(self._words)) if self._text(number) == "type")
+        stem = file.partition("?")[0].rpartition("/")[2].partition(".")[0]
+        self._found.attached[(named or stem).lower()] = (file, next(types, ""))
 
     def _keyword(self, word: str, at: int, current: _Bracket) -> int:
         before = self._text(at - 1)
@@ -181,7 +239,7 @@ class _Statement:
             return self._one(at, self._writes)
         elif self._is_query(word, at, current):
             return self._one(at, self._reads)
-        elif word in _ENDS_OF_LIST:
+        elif word in _ENDS_OF_LIST or (word == "with" and current.expected):  # WITH in brackets: a query
             current.into, current.expected = None, False
         elif current.expected:
             return self._listed(at, current)

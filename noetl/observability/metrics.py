@@ -181,6 +181,11 @@ DELIVERIES = Counter(
     "status",
 )
 NOTIFICATIONS = Counter("noetl_notifications_total", "Occurrences of notification rules, by result.", "status")
+LINEAGE = Counter(
+    "noetl_lineage_total",
+    "Executions with datasets whose OpenLineage events this server `sent` or `dropped`.",
+    "status",
+)
 EVENTS = Counter("noetl_events_appended_total", "Events this server wrote to the log and flushed.")
 PROGRESS = Gauge(
     "noetl_last_progress_timestamp_seconds",

@@ -64,6 +64,12 @@ from noetl.data.sql_tables import tables_of
         ("CREATE TEMP TABLE x AS SELECT * FROM s; SELECT * FROM pg_temp.x", ["s"], []),
         ("WITH RECURSIVE a AS (SELECT * FROM b), b AS (SELECT * FROM t) SELECT * FROM a", ["t"], []),
         ("SELECT * FROM (WITH x AS (SELECT * FROM u) SELECT * FROM x) y, x", ["u", "x"], []),
+        (
+            "SELECT * FROM (WITH x AS (SELECT * FROM u), y AS (SELECT * FROM v) SELECT * FROM x, y) z, w",
+            ["u", "v", "w"],
+            [],
+        ),
+        ("SELECT * FROM unnest(a) WITH ORDINALITY AS x, t", ["t"], []),
         ("CREATE RECURSIVE VIEW v (n) AS SELECT 1 UNION SELECT n FROM v, t", ["t"], ["v"]),
         ("INSERT INTO o TABLE t", ["t"], ["o"]),
         ("IMPORT FOREIGN SCHEMA x FROM SERVER y INTO z", [], []),
@@ -123,4 +129,33 @@ def test_tables_of_other_databases(dialect, text, reads, writes):
     "text", ["SELECT * FROM", "FROM", "INSERT INTO", "((((", "WITH", "UPDATE", "COPY", "CREATE TABLE", "FROM ,,"]
 )
 def test_what_is_no_statement_has_no_tables(text):
-    assert tables_of(text) == ((), ())
+    assert not any(tables_of(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "written"),
+    [
+        ("SELECT * FROM 'in/*.csv' a JOIN \"b.parquet\" USING (id)", ["in/*.csv"], []),
+        ("FROM read_csv('a.csv', delim = ';', types = {'x': 'INT'})", ["a.csv"], []),
+        ("CREATE TABLE o AS FROM read_parquet(['s3://b/1.parquet', '2.parquet'], filename = 'y'), t", ["s3://b/1.parquet", "2.parquet"], []),
+        ("COPY (SELECT * FROM 'a.csv' WHERE x = 'y') TO 'o''s.parquet' (FORMAT 'parquet')", ["a.csv"], ["o's.parquet"]),
+        ("COPY t TO 'o.csv'; COPY t FROM 'i.csv' (HEADER)", ["i.csv"], ["o.csv"]),
+        ("SELECT 'x' AS a, coalesce(b, 'c') FROM t WHERE d IN ('e') AND f LIKE 'g'", [], []),
+    ],
+)  # fmt: skip
+def test_files_of_duckdb(text, read, written):
+    found = tables_of(text, "duckdb")
+    assert (list(found.files_read), list(found.files_written)) == (read, written)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "attached"),
+    [
+        ("duckdb", "ATTACH 'x/other.duckdb'; SELECT * FROM other.t", {"other": ("x/other.duckdb", "")}),
+        ("duckdb", "ATTACH IF NOT EXISTS 'dbname=d' AS Pg (TYPE postgres, READ_ONLY)", {"pg": ("dbname=d", "postgres")}),
+        ("sqlite", "ATTACH DATABASE 'o.db' AS o", {"o": ("o.db", "")}),
+        ("duckdb", "ATTACH", {}),
+    ],
+)  # fmt: skip
+def test_attached_databases(dialect, text, attached):
+    assert dict(tables_of(text, dialect).attached) == attached

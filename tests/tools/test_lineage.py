@@ -36,6 +36,16 @@ def names(datasets: list[dict[str, Any]]) -> list[str]:
         ("postgres", {"auth": "shop", "command": "SELECT * FROM t"}, ["postgres://db.example:5432 sales.public.t"], []),
         ("duckdb", {"file": "d.duckdb", "command": "SELECT * FROM t"}, ["file /work/d.duckdb#t"], []),
         ("sqlite", {"command": "SELECT * FROM t"}, [], []),
+        ("duckdb", {"command": "COPY (SELECT * FROM 'in/*.csv') TO 's3://b/o.parquet'"}, ["file /work/in"], ["s3://b o.parquet"]),
+        ("duckdb", {"command": "FROM 's3://b/x.csv?s3_secret_access_key=secret', 'hf://x', 'https://u:secret@h/y?t=secret'"},
+         ["s3://b x.csv", "https://h y"], []),
+        ("duckdb", {"file": "d.duckdb", "tables": {"a": [{"x": 1}], "b": "b.csv"}, "command": "CREATE TABLE t AS FROM a, b, c"},
+         ["file /work/d.duckdb#c", "file /work/b.csv"], ["file /work/d.duckdb#t"]),
+        ("duckdb", {"attach": {"o": "o.duckdb", "pg": {"file": "host=h dbname=d", "type": "postgres"}},
+                    "command": "INSERT INTO o.t SELECT * FROM pg.s.u"},
+         ["postgres://h:5432 d.s.u"], ["file /work/o.duckdb#t"]),
+        ("sqlite", {"file": "x.db", "command": "ATTACH 'o.db' AS o; INSERT INTO t SELECT * FROM o.u, main.v"},
+         ["file /work/x.db#v", "file /work/o.db#u"], ["file /work/x.db#t"]),
         ("mysql", {"auth": {"host": "h", "database": "d"}, "command": "SELECT * FROM `t`"}, ["mysql://h:3306 d.t"], []),
         ("object", {"action": "get", "uri": "s3://bucket/a/b.csv"}, ["s3://bucket a/b.csv"], []),
         ("object", {"uri": "out/x.json", "data": {}}, [], ["file /work/out/x.json"]),
@@ -54,7 +64,6 @@ def test_datasets_of_sql_and_objects(kind, given, inputs, outputs):
 
 
 def test_datasets_of_a_transfer_have_columns_and_rows():
-    summary = {"rows": 3, "targets": [{"rows": 3}, {"rows": 2}]}
     given = {
         "source": {"kind": "postgres", "auth": DSN, "query": "SELECT * FROM a JOIN b USING (id)"},
         "targets": [
@@ -62,14 +71,15 @@ def test_datasets_of_a_transfer_have_columns_and_rows():
             {"kind": "mysql", "auth": {"host": "h", "database": "d"}, "table": "t", "mapping": {"n": "id"}},
         ],
     }
-    found = lineage("transfer", given, ok(summary, meta={"columns": [("id", "int64")]}))
+    datasets = {"source": (4, {"id": "int64"}), "targets": [[("", 3, {"id": "int64"})], [("", 2, {"n": "int64"})]]}
+    found = lineage("transfer", given, ok({}, meta={"datasets": datasets}))
     assert names(found["inputs"]) == [
         "postgres://db.example:5433 sales.public.a",
         "postgres://db.example:5433 sales.public.b",
     ]
     assert found["outputs"] == [
         {"namespace": "file", "name": "/work/x.parquet", "fields": [{"name": "id", "type": "int64"}], "rows": 3},
-        {"namespace": "mysql://h:3306", "name": "d.t", "rows": 2},
+        {"namespace": "mysql://h:3306", "name": "d.t", "fields": [{"name": "n", "type": "int64"}], "rows": 2},
     ]
 
 
@@ -80,7 +90,12 @@ def test_datasets_of_a_transfer_have_columns_and_rows():
             {"kind": "http", "url": "https://api.example:8443/v1/orders?key=secret"},
             "https://api.example:8443 /v1/orders",
         ),
-        ({"path": "in/*.csv"}, "file /work/in/*.csv"),
+        ({"path": "in/*.csv"}, "file /work/in"),
+        ({"path": "*.csv"}, "file /work"),
+        ({"uri": "s3://b/x/**/*.parquet"}, "s3://b x"),
+        ({"uri": "s3://b/*.csv"}, "s3://b /"),
+        ({"kind": "s3", "bucket": "b", "path": "*.csv"}, "s3://b /"),
+        ({"kind": "azure", "container": "c", "path": "x.csv", "auth": {"account": "a"}}, "abfss://c@a.dfs.core.windows.net x.csv"),
         ({"kind": "gcs", "path": "gs://b/x"}, "gs://b x"),
         ({"kind": "kafka", "auth": {"servers": "k:9092"}, "topic": "t"}, "kafka://k:9092 t"),
         ({"kind": "sftp", "auth": {"host": "h", "port": 22}, "path": "/x.csv"}, "sftp://h:22 /x.csv"),
@@ -91,7 +106,7 @@ def test_datasets_of_a_transfer_have_columns_and_rows():
         ({"kind": "redis", "auth": {"host": "h"}, "key": "order:*"}, "redis://h:6379 order:*"),
         ({"kind": "azure", "container": "c", "path": "x.csv?sv=1&sig=secret"}, "az://c x.csv"),
         ({"uri": "s3://user:secret@b/x.csv"}, "s3://b x.csv"),
-        ({"uri": "abfss://c@account.dfs.core.windows.net/x.csv"}, "az://c x.csv"),
+        ({"uri": "abfss://c@account.dfs.core.windows.net/x.csv"}, "abfss://c@account.dfs.core.windows.net x.csv"),
         ({"uri": "file:///in/a%20b.csv"}, "file /in/a b.csv"),
         ({"kind": "duckdb", "file": "md:shop?motherduck_token=secret", "table": "t"}, "md shop#t"),
         ({"kind": "duckdb", "file": "s3://u:secret@b/x.duckdb", "table": "t"}, "s3://b x.duckdb#t"),
@@ -102,7 +117,7 @@ def test_datasets_of_a_transfer_have_columns_and_rows():
         ({"kind": "postgres", "auth": "host = h dbname = 'd'", "table": "t"}, "postgres://h:5432 d.public.t"),
         ({"kind": "postgres", "auth": {"db_host": "h", "db_name": "d"}, "table": "t"}, "postgres://h:5432 d.public.t"),
         ({"kind": "snowflake", "auth": {"account": "a", "database": "d", "schema": "s"}, "table": "t"}, "snowflake://a d.s.t"),
-        ({"kind": "bigquery", "auth": {"project": "p", "dataset": "d"}, "table": "t"}, "bigquery://p d.t"),
+        ({"kind": "bigquery", "auth": {"project": "p", "dataset": "d"}, "table": "t"}, "bigquery p.d.t"),
         (
             {"kind": "iceberg", "catalog": {"type": "rest", "uri": "https://u:secret@c/v1?token=secret", "warehouse": "w"}, "table": "s.t"},
             "iceberg://c/v1 w.s.t",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -16,8 +17,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from noetl.errors import RequestRefused
-from noetl.observability import lineage
-from noetl.server.lineage.open_lineage import execution_events, has_lineage
+from noetl.observability import lineage, metrics
+from noetl.server.lineage.open_lineage import ExecutionLineage, has_lineage
 from noetl.server.read_models.log_pages import log_events
 from noetl.settings import without_password
 from noetl.storage.ports.events import EventStore
@@ -29,14 +30,20 @@ PAUSES = (1.0, 5.0, 30.0)
 HTTP_PATH = "/api/v1/lineage"  # of Marquez, if the address has no path
 SUBJECT = "openlineage.events"
 SEND_SECONDS = 30.0
+BATCH = 200  # events that are made and sent together
+_REFUSALS = (400, 405, 413, 415, 422)
 END_SECONDS = 10.0  # for what waits when the server stops
 
 
+class EventsRefused(Exception):
+    """Events that an endpoint does not accept, also if they are sent again."""
+
+
 class Sender(Protocol):
-    """Sends events; any exception means that they have to be sent again."""
+    """Sends events; an exception other than EventsRefused means that they have to be sent again."""
 
     async def send(self, events: list[dict[str, Any]]) -> None:
-        """Send the events of one execution, in order."""
+        """Send some of the events of one execution, in order."""
 
     async def close(self) -> None:
         """Release the connection."""
@@ -95,7 +102,7 @@ class HttpSender:
         self._session: Any = None
 
     async def send(self, events: list[dict[str, Any]]) -> None:
-        """Post the events; a status other than 2xx is an exception."""
+        """Post the events; a status other than 2xx is an exception, EventsRefused if it is about the event."""
         import aiohttp
 
         if self._session is None:
@@ -104,7 +111,9 @@ class HttpSender:
         for event in events:
             async with self._session.post(self._url, data=msgspec.json.encode(event), headers=headers) as response:
                 if response.status >= 300:
-                    raise OSError(f"{self._shown} answered {response.status} {response.reason}")
+                    refused = response.status in _REFUSALS
+                    problem = f"{self._shown} answered {response.status} {response.reason}"
+                    raise EventsRefused(problem) if refused else OSError(problem)
 
     async def close(self) -> None:
         """Close the session."""
@@ -170,6 +179,7 @@ class LineageEmitter:
                     await self._emit_rest()
             except TimeoutError:
                 waiting = self._waiting.qsize() + 1
+                metrics.LINEAGE.add(waiting, "dropped")
                 log.warning("lineage of %d executions is not sent: the server stops", waiting)
             finally:
                 await self._sender.close()
@@ -179,6 +189,7 @@ class LineageEmitter:
         try:
             self._waiting.put_nowait(execution_id)
         except asyncio.QueueFull:
+            metrics.LINEAGE.add(1, "dropped")
             log.warning("lineage of execution %s is not sent: %d executions wait", execution_id, MAX_WAITING)
 
     async def _emit_rest(self) -> None:
@@ -188,26 +199,52 @@ class LineageEmitter:
             await self._emit(self._waiting.get_nowait(), ())
 
     async def _emit(self, execution_id: str, pauses: tuple[float, ...]) -> None:
+        sent = 0  # events, which are not sent again
         for pause in (*pauses, None):
             try:
-                events = await lineage_events(self._store, execution_id, self._namespace)
-                if events:
-                    await self._sender.send(events)
+                async for batch in self._batches(execution_id, sent):
+                    await self._sender.send(batch)
+                    sent += len(batch)
+                metrics.LINEAGE.add(1 if sent else 0, "sent")
                 break
             except Exception as problem:  # noqa: BLE001 - whatever a client or store raises: the events are sent again
-                if pause is None:
+                if pause is None or isinstance(problem, EventsRefused):
                     reason = str(problem) or type(problem).__name__
+                    metrics.LINEAGE.add(1, "dropped")
                     log.warning("lineage of execution %s is not sent: %s", execution_id, reason)
                     break
             await asyncio.sleep(pause)
         self._current = None
 
+    async def _batches(self, execution_id: str, sent: int) -> AsyncIterator[list[dict[str, Any]]]:
+        """The events after the first ones."""
+        batch: list[dict[str, Any]] = []
+        async for event in lineage_events(self._store, execution_id, self._namespace):
+            if sent:
+                sent -= 1
+                continue
+            batch.append(event)
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
-async def lineage_events(store: EventStore, execution_id: str, namespace: str) -> list[dict[str, Any]] | None:
-    """The events of an execution, from its log; None if there is no such execution."""
+
+async def lineage_events(store: EventStore, execution_id: str, namespace: str) -> AsyncGenerator[dict[str, Any], None]:
+    """The events of an execution, from its log; none if it has no task with datasets."""
     summary = await store.summary(execution_id)
     if summary is None:
-        return None
-    tasks = [each async for each in log_events(store, execution_id) if has_lineage(each)]
-    caller = await store.summary(summary.parent) if tasks and summary.parent else None
-    return execution_events(summary, tasks, namespace, caller)
+        return
+    found: ExecutionLineage | None = None
+    async for each in log_events(store, execution_id):
+        if not has_lineage(each):
+            continue
+        if found is None:
+            caller = await store.summary(summary.parent) if summary.parent else None
+            found = ExecutionLineage(summary, namespace, caller)
+            yield found.begin()
+        for event in found.task(each):
+            yield event
+    for event in found.end() if found is not None else ():
+        yield event

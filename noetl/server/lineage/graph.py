@@ -21,10 +21,10 @@ AT_ONCE = 50  # logs that are read together
 SCANNED = 2000  # summaries, newest first
 
 
-async def graph(store: EventStore, path: str | None = None) -> dict[str, Any]:
-    """Nodes and edges of one playbook, or of all."""
+async def graph(store: EventStore, paths: Sequence[str], path: str | None = None) -> dict[str, Any]:
+    """Nodes and edges of one playbook, or of all; `paths` are playbooks that may not have been executed recently."""
     found = _Graph()
-    chosen = await _recent(store, path)
+    chosen = await _recent(store, paths, path)
     for begin in range(0, len(chosen), AT_ONCE):
         part = chosen[begin : begin + AT_ONCE]
         logs = await store.logs([each.execution_id for each in part], MAX_EVENTS)
@@ -36,16 +36,17 @@ async def graph(store: EventStore, path: str | None = None) -> dict[str, Any]:
     return {"path": path, "executions": len(chosen), **found.document()}
 
 
-async def _recent(store: EventStore, path: str | None) -> list[ExecutionSummary]:
-    counts: dict[str, int] = {}
-    chosen = []
-    for each in await store.executions(ExecutionFilter(path=path, limit=SCANNED)):
-        if counts.get(each.path, 0) < PER_PLAYBOOK:
-            counts[each.path] = counts.get(each.path, 0) + 1
-            chosen.append(each)
-            if len(chosen) == MAX_EXECUTIONS:
-                break
-    return chosen
+async def _recent(store: EventStore, paths: Sequence[str], path: str | None) -> list[ExecutionSummary]:
+    """The executions to read, newest first: the newest one of each playbook, then the second ones, and so on."""
+    limit = SCANNED if path is None else PER_PLAYBOOK
+    by_path: dict[str, list[ExecutionSummary]] = {}
+    for each in await store.executions(ExecutionFilter(path=path, limit=limit)):
+        by_path.setdefault(each.path, []).append(each)
+    rare = [each for each in paths if each not in by_path] if path is None else []
+    by_path |= {each.path: [each] for each in (await store.latest(rare)).values()}
+    ranked = ((rank, each) for found in by_path.values() for rank, each in enumerate(found[:PER_PLAYBOOK]))
+    chosen = [each for _, each in sorted(ranked, key=lambda one: (one[0], -int(one[1].execution_id)))]
+    return sorted(chosen[:MAX_EXECUTIONS], key=lambda each: -int(each.execution_id))
 
 
 class _Graph:

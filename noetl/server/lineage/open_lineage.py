@@ -8,7 +8,6 @@ playbook is that of its caller.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from typing import Any
 
 from noetl import __version__
@@ -28,27 +27,36 @@ def has_lineage(recorded: Recorded) -> bool:
     return isinstance(done, TaskDone) and "lineage" in done.outcome.meta and done.kind != "playbook"
 
 
-def execution_events(
-    summary: ExecutionSummary, log: Iterable[Recorded], namespace: str, caller: ExecutionSummary | None = None
-) -> list[dict[str, Any]]:
-    """The events of an ended execution; empty if no task has datasets. `caller` is the execution that started it."""
-    tasks = [each for each in log if has_lineage(each)]
-    if not tasks:
-        return []
-    parent = _parent(summary, namespace)
-    job = {"namespace": namespace, "name": summary.path, "facets": {"jobType": _job_type("PLAYBOOK")}}
-    facets = {"processing_engine": _engine()}
-    if caller is not None:
-        facets["parent"] = _parent(caller, namespace)
-    run = {"runId": run_id(summary.execution_id), "facets": facets}
-    events = [_event("START", summary.started_at, run, job)]
-    for each in tasks:
-        events += _task_events(each, summary, namespace, parent)
-    if summary.status in _ENDS:
+class ExecutionLineage:
+    """The events of an ended execution. `caller` is the execution that started it."""
+
+    def __init__(self, summary: ExecutionSummary, namespace: str, caller: ExecutionSummary | None = None) -> None:
+        self._summary = summary
+        self._namespace = namespace
+        self._parent = _parent(summary, namespace)
+        self._job = {"namespace": namespace, "name": summary.path, "facets": {"jobType": _job_type("PLAYBOOK")}}
+        self._facets: dict[str, Any] = {"processing_engine": _engine()}
+        if caller is not None:
+            self._facets["parent"] = _parent(caller, namespace)
+        self._run = {"runId": run_id(summary.execution_id), "facets": self._facets}
+
+    def begin(self) -> dict[str, Any]:
+        """The start of the playbook."""
+        return _event("START", self._summary.started_at, self._run, self._job)
+
+    def task(self, done: Recorded) -> list[dict[str, Any]]:
+        """The start and the end of a task that has datasets."""
+        return _task_events(done, self._summary, self._namespace, self._parent)
+
+    def end(self) -> list[dict[str, Any]]:
+        """The end of the playbook; none while it runs."""
+        summary = self._summary
+        if summary.status not in _ENDS:
+            return []
         failure = {"errorMessage": _error(summary.error)} if summary.error else {}
         ended = summary.ended_at if summary.ended_at is not None else summary.started_at
-        events.append(_event(_ENDS[summary.status], ended, {**run, "facets": {**facets, **failure}}, job))
-    return events
+        run = {**self._run, "facets": {**self._facets, **failure}}
+        return [_event(_ENDS[summary.status], ended, run, self._job)]
 
 
 def run_id(*parts: str) -> str:
@@ -71,7 +79,7 @@ def _task_events(
         "name": f"{summary.path}.{done.step}.{done.task}",
         "facets": {"jobType": _job_type("TASK")},
     }
-    inputs = [_dataset(each) for each in lineage.get("inputs", ())]
+    inputs = [_input(each) for each in lineage.get("inputs", ())]
     outputs = [_output(each) for each in lineage.get("outputs", ())]
     began = recorded.at - (meta.get("duration_ms") or 0) / 1000
     failed = done.outcome.error
@@ -112,12 +120,18 @@ def _dataset(given: dict[str, Any]) -> dict[str, Any]:
     return {"namespace": given["namespace"], "name": given["name"], "facets": facets}
 
 
+def _input(given: dict[str, Any]) -> dict[str, Any]:
+    schema = "1-0-0/InputStatisticsInputDatasetFacet.json#/$defs/InputStatisticsInputDatasetFacet"
+    return {**_dataset(given), "inputFacets": _statistics("inputStatistics", schema, given.get("rows"))}
+
+
 def _output(given: dict[str, Any]) -> dict[str, Any]:
-    facets = {}
-    if isinstance(given.get("rows"), int):
-        schema = "1-0-2/OutputStatisticsOutputDatasetFacet.json#/$defs/OutputStatisticsOutputDatasetFacet"
-        facets["outputStatistics"] = {**_facet(schema), "rowCount": given["rows"]}
-    return {**_dataset(given), "outputFacets": facets}
+    schema = "1-0-2/OutputStatisticsOutputDatasetFacet.json#/$defs/OutputStatisticsOutputDatasetFacet"
+    return {**_dataset(given), "outputFacets": _statistics("outputStatistics", schema, given.get("rows"))}
+
+
+def _statistics(name: str, schema: str, rows: int | None) -> dict[str, Any]:
+    return {} if rows is None else {name: {**_facet(schema), "rowCount": rows}}
 
 
 def _parent(summary: ExecutionSummary, namespace: str) -> dict[str, Any]:

@@ -42,6 +42,20 @@ def with_bad_rows(call: ToolCall, plan: Plan) -> Plan:
     return plan._replace(targets=targets, bad_rows=source)
 
 
+def quarantine_plans(plan: Plan) -> dict[str, BadRowsPlan]:
+    """The quarantines of the source and the targets; those in the same place are one."""
+    found: dict[str, BadRowsPlan] = {}
+    for each in (plan.bad_rows, *(target.bad_rows for target in plan.targets if target.nested == "json")):
+        if each is not None:
+            found.setdefault(quarantine_place(each), each)
+    return found
+
+
+def quarantine_place(plan: BadRowsPlan) -> str:
+    """What two quarantines in the same place have in common."""
+    return repr((plan.quarantine.kind, sorted(plan.quarantine.fields.items(), key=str)))
+
+
 def read_bad_rows(call: ToolCall, given: Mapping[str, Any], beside: TargetPlan, what: str) -> BadRowsPlan | None:
     """`bad_rows`, `quarantine` and `max_bad_rows` of a task or target; None if a bad row fails the transfer.
 

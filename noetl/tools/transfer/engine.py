@@ -11,12 +11,15 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from noetl.connections import postgres
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
+from noetl.data.arrow_tables import record_columns
 from noetl.runtime.malloc import release_memory
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import pg_copy
 from noetl.tools.transfer.bad_rows import SourceRows
+from noetl.tools.transfer.bad_rows_plan import quarantine_place, quarantine_plans
 from noetl.tools.transfer.chunks import Chunk, Mark, chunked, reads_name
 from noetl.tools.transfer.cursor_templates import NAME, bare_cursor, render
 from noetl.tools.transfer.failures import Explain, ExplainedError, roll_back
@@ -27,7 +30,7 @@ from noetl.tools.transfer.quarantine import Quarantine
 from noetl.tools.transfer.rejected_rows import RejectedRows
 from noetl.tools.transfer.sources import open_source
 from noetl.tools.transfer.targets import Target, open_target
-from noetl.tools.transfer.transfer_plan import BadRowsPlan, Plan, SourcePlan
+from noetl.tools.transfer.transfer_plan import Plan, SourcePlan
 
 MAX_WARNINGS = 20  # in the summary of one target
 SMALL_BYTES = 16 << 20  # of a chunk, so that two can be fetched in advance
@@ -84,7 +87,7 @@ class Transfer:
         self.states = [_TargetState(open_target(call, target, peers)) for target in plan.targets]
         self.rows = 0
         self.chunks = 0
-        self.columns: list[tuple[str, str]] = []  # name and Arrow type, for the lineage
+        self.columns: dict[str, str] = {}  # of the source, and their types, for the lineage
         self.source_rows = SourceRows()
         self.quarantines = self._open_quarantines(peers)
         self._objects: ObjectProgress | None = None  # if the source loads only new objects
@@ -92,19 +95,17 @@ class Transfer:
         self._progress: LoadProgress | None = None
 
     def _open_quarantines(self, peers: dict[str, Any]) -> list[Quarantine]:
-        """The quarantines of the source and the targets; those in the same place are one."""
-        opened: dict[str, Quarantine] = {}
-
-        def quarantine(plan: BadRowsPlan) -> Quarantine:
-            key = repr((plan.quarantine.kind, sorted(plan.quarantine.fields.items(), key=str)))
-            return opened.setdefault(key, Quarantine(self.call, plan, peers, self.explain))
-
+        opened = {
+            place: Quarantine(self.call, plan, peers, self.explain)
+            for place, plan in quarantine_plans(self.plan).items()
+        }
         plan = self.plan.bad_rows
-        self._source_quarantine = None if plan is None else quarantine(plan)
+        self._source_quarantine = None if plan is None else opened[quarantine_place(plan)]
         for state in self.states:
             own = state.target.plan.bad_rows
             if own is not None and state.target.plan.nested == "json":
-                state.target.bad_rows = RejectedRows(self.source_rows, quarantine(own).add, state.target.plan.label)
+                add = opened[quarantine_place(own)].add
+                state.target.bad_rows = RejectedRows(self.source_rows, add, state.target.plan.label)
         return list(opened.values())
 
     @property
@@ -191,6 +192,14 @@ class Transfer:
             **cursor,
         }
 
+    def datasets(self) -> dict[str, Any]:
+        """Columns and rows of what was read and written, for the lineage."""
+        return {
+            "source": (self.rows + self.source_rows.count, self.columns),
+            "targets": [state.target.datasets for state in self.states],
+            "quarantines": [each.target.datasets[0] for each in self.quarantines],
+        }
+
     def _bad_rows(self) -> dict[str, Any]:
         """Rows read (= written + quarantined + discarded, for each target), and the rows in quarantine."""
         if not self.quarantines:
@@ -248,8 +257,12 @@ class Transfer:
             raise self._failed(failure, self.plan.targets[0].label) from failure
         if rows is None:
             return False
-        self.rows = self.states[0].target.rows = rows
-        self.chunks = self.states[0].target.chunks = -(-rows // self.plan.size)
+        record_columns(self.columns, postgres.arrow_schema(source.query.columns))
+        renames = columns.renames or {name: name for name in self.columns}
+        target = self.states[0].target
+        target.recorded = {name: self.columns[source] for name, source in renames.items()}
+        self.rows = target.rows = rows
+        self.chunks = target.chunks = -(-rows // self.plan.size)
         self.call.host.progress(rows=self.rows, chunks=self.chunks)
         return True
 
@@ -309,8 +322,7 @@ class Transfer:
                     if not self.chunks:
                         await self._write_concurrently(None, static)
                     return
-                if not self.chunks:
-                    self.columns = [(field.name, str(field.type)) for field in chunk.table.schema]
+                record_columns(self.columns, chunk.table.schema)
                 await self._write_concurrently(chunk, static if not self.chunks else [])
                 self.rows += chunk.size
                 self.chunks += 1

@@ -32,7 +32,7 @@ async def run(call: ToolCall) -> Outcome:
         async with asyncio.timeout(call.timeout.total):
             transfer = Transfer(call, with_bad_rows(call, read_plan(call)), explain)
             summary = await transfer.run()
-            outcome = ok(summary, meta={"columns": transfer.columns} if transfer.columns else {})
+            outcome = ok(summary, meta={"datasets": transfer.datasets()})
             return msgspec.structs.replace(outcome, state=transfer.state)
     except TransferFailed as failure:
         info = failure.info

@@ -192,6 +192,14 @@ def _source(given: Mapping[str, Any]) -> SourcePlan:
     return SourcePlan(_normalize(kind, "source", fields), fields)
 
 
+def _key(what: str, fields: dict[str, Any]) -> tuple[str, ...]:
+    """The columns that identify a row."""
+    key = fields.pop("key", None) or fields.pop("keys", None) or ()
+    if not isinstance(key, str | list | tuple):
+        raise BadInput(f"{what}: `key` must be a column or a list of columns, not {key!r}")
+    return (key,) if isinstance(key, str) else tuple(str(name) for name in key)
+
+
 def read_target(number: int, target: Any, what: str = "") -> TargetPlan:
     """One target of a transfer; BadInput if its fields are invalid."""
     what = what or f"target {number}"
@@ -216,8 +224,7 @@ def read_target(number: int, target: Any, what: str = "") -> TargetPlan:
     mode = str(fields.pop("mode", None) or default_mode).lower()
     if mode not in MODES:
         raise BadInput(f"{what}: mode {mode!r} is not one of {', '.join(MODES)}")
-    key = fields.pop("key", None) or fields.pop("keys", None) or ()
-    key = (key,) if isinstance(key, str) else tuple(str(name) for name in key)
+    key = _key(what, fields)
     _check_mode(what, kind, mode, key, plugin, partitioned=bool(fields.get("partition_by")))
     mapping = fields.pop("mapping", None)
     if mapping is not None and not isinstance(mapping, Mapping):

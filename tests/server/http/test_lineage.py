@@ -14,7 +14,8 @@ import jsonschema_rs
 import pytest
 
 from noetl.errors import RequestRefused, StoreUnavailable
-from noetl.server.lineage.emitter import LineageEmitter, NatsSender, open_sender
+from noetl.observability import metrics
+from noetl.server.lineage.emitter import EventsRefused, LineageEmitter, NatsSender, open_sender
 from tests.server.http.serving import Cluster
 from tests.waiting import until
 
@@ -237,7 +238,8 @@ def test_an_execution_without_datasets_and_an_unknown_one(reporting):
     )
     _, document = cluster.ask("POST", "/api/execute", {"content": text})
     cluster.finished(document["execution_id"])
-    assert cluster.ask("GET", f"/api/executions/{document['execution_id']}/lineage") == (200, {"events": []})
+    nothing = {"events": [], "truncated": False}
+    assert cluster.ask("GET", f"/api/executions/{document['execution_id']}/lineage") == (200, nothing)
     assert cluster.ask("GET", "/api/executions/123/lineage")[0] == 404
     assert cluster.ask("GET", "/api/lineage?path=none")[1]["tasks"] == []
     assert cluster.ask("GET", "/api/lineage", token="")[0] == 401
@@ -251,7 +253,8 @@ def emitting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LineageEmitter]:
     """An emitter of executions that all have the same events."""
 
     async def events(*_: Any) -> Any:
-        return EVENTS
+        for event in EVENTS:
+            yield event
 
     monkeypatch.setattr("noetl.server.lineage.emitter.lineage_events", events)
     return lambda sender, **more: LineageEmitter(None, sender, "acme", **more)  # type: ignore[arg-type]
@@ -355,7 +358,8 @@ def test_a_store_that_cannot_be_read_is_read_again_and_a_message_has_the_kind_of
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        for event in answer:
+            yield event
 
     monkeypatch.setattr("noetl.server.lineage.emitter.lineage_events", events)
 
@@ -367,6 +371,72 @@ def test_a_store_that_cannot_be_read_is_read_again_and_a_message_has_the_kind_of
     asyncio.run(scenario())
     assert sender.sent == 1
     assert "lineage of execution 2 is not sent: TimeoutError" in caplog.text
+
+
+def test_refused_events_are_dropped_at_once_and_counted(emitting, caplog):
+    sender = Recording(EventsRefused("422 Unprocessable Entity"))
+    before = metrics.LINEAGE.value("dropped"), metrics.LINEAGE.value("sent")
+
+    async def scenario() -> None:
+        emitter = emitting(sender)
+        await emitter._emit("1", (60.0,))
+        await emitter._emit("2", (60.0,))
+
+    asyncio.run(scenario())
+    assert (sender.begun, sender.sent) == (2, 1)
+    assert "lineage of execution 1 is not sent: 422 Unprocessable Entity" in caplog.text
+    assert (metrics.LINEAGE.value("dropped"), metrics.LINEAGE.value("sent")) == (before[0] + 1, before[1] + 1)
+
+
+def test_many_events_are_sent_in_parts_and_only_the_missing_ones_again(monkeypatch):
+    async def events(*_: Any) -> Any:
+        for number in range(5):
+            yield {"n": number}
+
+    monkeypatch.setattr("noetl.server.lineage.emitter.lineage_events", events)
+    monkeypatch.setattr("noetl.server.lineage.emitter.BATCH", 2)
+    received: list[list[int]] = []
+
+    class Once(Recording):
+        async def send(self, events: list[dict[str, Any]]) -> None:
+            await super().send(events)
+            received.append([each["n"] for each in events])
+
+    emitter = LineageEmitter(None, Once(None, OSError("gone")), "acme")  # type: ignore[arg-type]
+    asyncio.run(emitter._emit("1", (0.0,)))
+    assert received == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"), [(422, EventsRefused), (400, EventsRefused), (503, OSError), (429, OSError)]
+)
+def test_a_status_about_the_event_is_a_refusal(status, problem):
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    async def scenario() -> None:
+        sender = open_sender(f"http://127.0.0.1:{server.server_port}")
+        try:
+            await sender.send(EVENTS)
+        finally:
+            await sender.close()
+
+    try:
+        with pytest.raises(problem, match=str(status)):
+            asyncio.run(scenario())
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_messages_about_an_endpoint_have_no_secrets():

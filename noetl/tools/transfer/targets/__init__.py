@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
+from noetl.data.arrow_tables import record_columns
 from noetl.data.types.type_lattice import ColumnKind
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import RowError
@@ -37,6 +38,7 @@ class Target:
         self.rows = 0
         self.chunks = 0
         self.begun = False
+        self.recorded: dict[str, str] = {}  # columns of the rows and their types, for the lineage
         self._known: dict[str, ColumnKind] | None = None  # the columns of the table, if there is a contract
         self.first: Any = None  # the columns that this transfer has created, if later rows cannot change them
 
@@ -44,6 +46,11 @@ class Target:
     def tables(self) -> dict[str, int]:
         """The rows of further tables that this target writes."""
         return {}
+
+    @property
+    def datasets(self) -> list[tuple[str, int, dict[str, str]]]:
+        """Places, rows and columns of the data that was written, for the lineage; that of this target is first."""
+        return [(self.plan.location, self.rows, self.recorded)]
 
     @property
     def can_continue(self) -> bool:
@@ -65,6 +72,7 @@ class Target:
             self.begun = True
         if self.contract is not None:
             table = await self._conform(self.contract, table)
+        record_columns(self.recorded, table.schema)
         if chunk.size:
             if table.num_rows:
                 await self.write_fitting(table, chunk)
@@ -90,6 +98,7 @@ class Target:
         if self.contract is not None:
             self.contract.quarantine = rejected.add
             table = await self._conform(self.contract, table)
+        record_columns(self.recorded, rejected.plain(table).schema)
         if table.num_rows:
             table = await rejected.without(table, await self.rejected(rejected.plain(table)))
         if chunk.size:

@@ -102,6 +102,12 @@ class NestedTarget(Target):
         """Rows written to child tables."""
         return {name: child.rows for name, child in self._children.items() if child.begun}
 
+    @property
+    def datasets(self) -> list[tuple[str, int, dict[str, str]]]:
+        """The root table and the child tables."""
+        children = ((name, child.rows, child.recorded) for name, child in self._children.items() if child.begun)
+        return [(self.plan.location, self.rows, self._root.recorded), *children]
+
     async def write_chunk(self, chunk: Chunk) -> None:
         """Write a chunk to all tables."""
         table = self._with_ids(self.columns.apply(chunk))
