@@ -287,6 +287,8 @@ class TestParquetSource(SourceConformance):
 
 
 class TestSqliteTarget(TargetConformance):
+    nests = True
+
     @pytest.fixture
     def place(self, tmp_path):
         return lambda: {"kind": "sqlite", "file": str(tmp_path / "target.sqlite"), "table": f"t{next(numbers)}"}
@@ -305,6 +307,8 @@ class TestSqliteTarget(TargetConformance):
 
 
 class TestDuckdbTarget(TargetConformance):
+    nests = True
+
     @pytest.fixture
     def place(self, tmp_path):
         return lambda: {"kind": "duckdb", "file": str(tmp_path / "target.duckdb"), "table": f"t{next(numbers)}"}
@@ -320,6 +324,8 @@ class TestDuckdbTarget(TargetConformance):
 
 @pytest.mark.integration
 class TestPostgresTarget(TargetConformance):
+    nests = True
+
     @pytest.fixture
     def place(self, database):
         return lambda: {"kind": "postgres", "auth": database, "table": f"t{next(numbers)}"}
