@@ -140,9 +140,9 @@ def quote_name(name: str) -> str:
     return ".".join('"' + part.replace('"', '""') + '"' for part in split_name(name))
 
 
-def quote_column(name: str) -> str:
+def quote_column(name: str, quote: str = '"') -> str:
     """A column's name, quoted; a dot is just a character of it."""
-    return '"' + name.replace('"', '""') + '"'
+    return quote + name.replace(quote, quote * 2) + quote
 
 
 def column_list(names: Iterable[str]) -> str:
@@ -150,13 +150,13 @@ def column_list(names: Iterable[str]) -> str:
     return ", ".join(quote_column(name) for name in names)
 
 
-def split_name(name: str) -> list[str]:
+def split_name(name: str, quote: str = '"') -> list[str]:
     """The parts of `schema.table`; parts may already be quoted."""
-    parts = re.findall(r'"((?:[^"]|"")*)"|([^."]+)', name)
-    return [quoted.replace('""', '"') if quoted else plain.strip() for quoted, plain in parts]
+    parts = re.findall(r'"((?:[^"]|"")*)"|([^."]+)'.replace('"', quote), name)
+    return [quoted.replace(quote * 2, quote) if quoted else plain.strip() for quoted, plain in parts]
 
 
-def sibling_name(table: str, name: str) -> str:
+def sibling_name(table: str, name: str, quote: str = '"') -> str:
     """The name of another table in the schema of a table, which `split_name` reads as one part."""
-    parts = [*split_name(table)[:-1], name]
-    return ".".join(part if re.fullmatch(r'[^."\s]+', part) else quote_column(part) for part in parts)
+    parts = [*split_name(table, quote)[:-1], name]
+    return ".".join(part if re.fullmatch(rf"[^.{quote}\s]+", part) else quote_column(part, quote) for part in parts)

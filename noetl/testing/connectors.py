@@ -35,6 +35,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing import typed_values
 from noetl.testing.lost_worker import lose_worker
+from noetl.testing.nested_cases import NestedCases
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load, specs
 
@@ -84,6 +85,18 @@ class _Suite:
         """Run one transfer, each in an execution of its own."""
         given = {"source": source, "targets": [target], **self.options, **options}
         return run_tool("transfer", given, host=host, execution_id=str(next(_EXECUTIONS)))
+
+    def points(self, given: Fields, host: ToolHost) -> list[int]:
+        """Numbers of points where a transfer waits; it is run once."""
+        waits = _Waits()
+        asyncio.run(_run_transfer({**self.options, **given}, host, waits))
+        return _some(waits.count)
+
+    def cancelled(self, point: int, given: Fields, host: ToolHost) -> Outcome | None:
+        """Run a transfer and cancel it at a point; its outcome if it has one, None if it has ended."""
+        run = partial(_run_transfer, {**self.options, **given}, host)
+        outcome: Outcome | None = asyncio.run(_cancelled_at(point, run))
+        return outcome
 
 
 class SourceConformance(_Suite):
@@ -215,14 +228,14 @@ class SourceConformance(_Suite):
         return sorted(rows, key=lambda row: row["id"])
 
 
-class TargetConformance(_Suite):
+class TargetConformance(_Suite, NestedCases):
     """What a target of `transfer` has to do. `place()` returns the fields of a new target, `read(fields)` its rows.
 
     `modes` are those of the kind. `rolls_back`: a failed transfer leaves nothing behind. `merges`: `upsert` keeps the
     values of columns that the source does not have. `creates`: a place has to be created, so `create: false` matters.
-    `evolves`: as in its `TargetSpec`. `connections()`, if a test class defines this fixture, is the number of open
-    connections to the server. `source(fields)`, if it is defined, returns the fields of the source that reads what the
-    target has written, and `types` are those whose values come back."""
+    `evolves`, `nests`: as in its `TargetSpec`. `connections()`, if a test class defines this fixture, is the number of
+    open connections to the server. `source(fields)`, if it is defined, returns the fields of the source that reads what
+    the target has written, and `types` are those whose values come back."""
 
     modes: tuple[str, ...] = ("append", "replace", "upsert")
     rolls_back = True

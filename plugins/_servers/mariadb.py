@@ -17,10 +17,12 @@ USER, PASSWORD = "noetl", "s3cret'\"word"
 def command(mariadbd: str, folder: Path, port: int) -> list[str]:
     """Create the system tables in a folder; returns the command that starts the server."""
     base = Path(mariadbd).parents[1]
-    data = folder / "data"
+    data, temporary = folder / "data", folder / "tmp"  # at its start, a server removes the temporary tables of others
     data.mkdir()
+    temporary.mkdir()
     options = [
         mariadbd, "--no-defaults", f"--user={getpass.getuser()}", f"--basedir={base}", f"--datadir={data}",
+        f"--tmpdir={temporary}",
         f"--lc-messages-dir={base / 'share' / 'mysql'}", f"--plugin-dir={base / 'lib' / 'mysql' / 'plugin'}",
         "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0",
     ]  # fmt: skip

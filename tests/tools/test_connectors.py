@@ -287,6 +287,7 @@ class TestParquetSource(SourceConformance):
 
 
 class TestSqliteTarget(TargetConformance):
+    nests = True
     types = ("bigint", "double", "text", "bytes")  # that SQLite has
 
     @pytest.fixture
@@ -311,6 +312,8 @@ class TestSqliteTarget(TargetConformance):
 
 
 class TestDuckdbTarget(TargetConformance):
+    nests = True
+
     @pytest.fixture
     def source(self):
         return lambda fields: {name: fields[name] for name in ("kind", "file", "table")}
@@ -330,6 +333,8 @@ class TestDuckdbTarget(TargetConformance):
 
 @pytest.mark.integration
 class TestPostgresTarget(TargetConformance):
+    nests = True
+
     @pytest.fixture
     def source(self):
         return lambda fields: {name: fields[name] for name in ("kind", "auth", "table")}

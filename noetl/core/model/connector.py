@@ -107,6 +107,26 @@ class RowTarget:
         double date timestamp timestamptz text` (`TargetSpec.evolves`)."""
         raise NotImplementedError
 
+    # ── child tables (`TargetSpec.nests`) ────────────────────────────────────────────────────
+
+    def join(self, root: RowTarget) -> None:
+        """Write a child table over the connection and in the transaction of another target, which commits or aborts.
+
+        Called first. `prepare` is called for the root before its child tables, `commit` and `abort` after them."""
+        raise NotImplementedError
+
+    async def tables(self, beginning: str) -> dict[str, list[str]]:
+        """The tables in the schema of this one whose names start with `beginning`, each with its columns."""
+        raise NotImplementedError
+
+    async def delete(self, keys: Any) -> None:
+        """Delete the rows with these values in these columns (a `pyarrow.Table`), also those written before.
+
+        This, `columns` and `alter` are called without `begin` for a table that exists and gets no rows."""
+        raise NotImplementedError
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────
+
     async def write_empty(self) -> None:
         """The source has neither rows nor columns, and `begin` was not called: mode replace empties the target."""
 
@@ -125,7 +145,8 @@ class TargetSpec(Struct, frozen=True, omit_defaults=True):
 
     `place` is the field that names the table, topic or path; it is required. Modes other than these are reported. A
     target that can roll back (`transactional`) is committed after those that cannot. One whose `RowTarget` has
-    `columns` and `alter` sets `evolves`: then playbooks can set its schema contract (`schema`)."""
+    `columns` and `alter` sets `evolves`: then playbooks can set its schema contract (`schema`). One that also has
+    `join`, `tables` and `delete` sets `nests`: then playbooks can divide rows into tables (`nested: tables`)."""
 
     kind: str
     doc: str
@@ -138,6 +159,8 @@ class TargetSpec(Struct, frozen=True, omit_defaults=True):
     explain: Explain | None = None
     example: str = ""
     evolves: bool = False
+    nests: bool = False
+    quote: str = '"'  # around names in `place`; used with `nests`
 
 
 class SqlResult(Struct, frozen=True):

@@ -38,15 +38,15 @@ class _Row(NamedTuple):
     ids: dict[str, Any]  # its key
 
 
-def child_name(table: str, path: Path) -> str:
+def child_name(table: str, path: Path, quote: str = '"') -> str:
     """The table of a list."""
-    root = split_name(table)[-1]
-    return sibling_name(table, _short(SEPARATOR.join([root, *path]), root))
+    root = split_name(table, quote)[-1]
+    return sibling_name(table, _short(SEPARATOR.join([root, *path]), root), quote)
 
 
-def list_tables(table: str, found: Iterable[tuple[str, bool]]) -> list[str]:
+def list_tables(table: str, found: Iterable[tuple[str, bool]], quote: str = '"') -> list[str]:
     """The tables of a table's lists among tables with its `beginning`, each with whether it has positions."""
-    return [sibling_name(table, name) for name in _lists(split_name(table)[-1], found)]
+    return [sibling_name(table, name, quote) for name in _lists(split_name(table, quote)[-1], found)]
 
 
 def _lists(root: str, found: Iterable[tuple[str, bool]]) -> list[str]:

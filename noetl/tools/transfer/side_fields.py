@@ -248,6 +248,8 @@ def plugin_target(spec: TargetSpec) -> Members:
     also = ("insert",) if "append" in spec.modes else ()
     fields = {"table": _TABLE["table"], **spec.fields} if spec.place == "table" else spec.fields
     members = _target(fields, spec.modes, also, spec.place)
+    if spec.nests:
+        members = replace(members, fields={**members.fields, **_NESTED})
     if not spec.evolves:
         own = {"schema": spec.fields["schema"]} if "schema" in spec.fields else {}
         others = {name: each for name, each in members.fields.items() if name != "schema"}

@@ -85,12 +85,20 @@ class TargetPlan(NamedTuple):
         return self.kind in DATABASES if self.plugin is None else self.plugin.transactional
 
     @property
+    def place(self) -> str:
+        """The field with the table, path or URL."""
+        names = ("table", "uri", "url") if self.plugin is None else (self.plugin.place,)
+        return next((name for name in names if self.fields.get(name)), names[0])
+
+    @property
     def location(self) -> str:
         """The table, path or URL, as in the playbook."""
-        for name in ("table", "uri", "url") if self.plugin is None else (self.plugin.place,):
-            if self.fields.get(name):
-                return str(self.fields[name])
-        return ""
+        return str(self.fields.get(self.place) or "")
+
+    @property
+    def quote(self) -> str:
+        """Around names in the name of the table."""
+        return '"' if self.plugin is None else self.plugin.quote
 
     @property
     def label(self) -> str:
@@ -253,16 +261,17 @@ def read_target(number: int, target: Any, what: str = "") -> TargetPlan:
 
 
 def _nested(what: str, kind: str, plugin: TargetSpec | None, fields: dict[str, Any]) -> str:
-    if plugin is not None:
-        return "json"
+    if plugin is not None and not plugin.nests:
+        return "json"  # `nested` is a field of its own, or an unknown one
     nested = str(fields.pop("nested", None) or "json").lower()
     if nested not in NESTED:
         raise BadInput(f"{what}: nested {nested!r} is not one of {', '.join(NESTED)}")
     is_file = kind == "object" and formats.format_of(path=str(fields.get("uri"))) in compression.COLUMNAR
-    if nested == "tables" and not (kind in DATABASES or (is_file and not is_deferred(fields))):
+    is_table = kind in DATABASES or plugin is not None
+    if nested == "tables" and not (is_table or (is_file and not is_deferred(fields))):
         raise BadInput(
-            f"{what}: `nested: tables` is for tables of {', '.join(DATABASES)} and for single files NAME.parquet and "
-            "NAME.arrow"
+            f"{what}: `nested: tables` is for tables of {', '.join(DATABASES)}, of plug-ins that support it, and for "
+            "single files NAME.parquet and NAME.arrow"
         )
     if nested == "tables" and fields.get("partition_by"):
         raise BadInput(f"{what}: `nested: tables` cannot be combined with `partition_by`")

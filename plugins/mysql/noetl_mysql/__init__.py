@@ -60,11 +60,14 @@ SOURCE = SourceSpec(
 TARGET = TargetSpec(
     kind="mysql",
     doc="A table of MySQL or MariaDB, written in one transaction. `schema` adds columns and widens types; such changes "
-    "stay if the transfer fails afterwards, because MySQL cannot roll them back.",
+    "stay if the transfer fails afterwards, because MySQL cannot roll them back. `nested: tables` writes child tables "
+    "in the same transaction.",
     open=lazy("noetl_mysql.target:MysqlTarget"),
     explain=explain,
     aliases=("mariadb",),
     fields={**CONNECTION, "table": Field("string", "The table; `database.table` is possible.")},
     evolves=True,
+    nests=True,
+    quote="`",
     example="targets:\n  - {kind: mysql, auth: shop, table: orders, mode: upsert, key: id}",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def quoted(name: str) -> str:
     """A name in backticks."""
@@ -15,13 +17,5 @@ def quoted_table(name: str) -> str:
 
 def table_parts(name: str) -> list[str]:
     """The table, or the database and the table; a part may be in backticks."""
-    parts, part, inside = [], "", False
-    for character in name:
-        if character == "`":
-            inside = not inside
-        elif character == "." and not inside:
-            parts.append(part)
-            part = ""
-        else:
-            part += character
-    return [each.strip() for each in [*parts, part]]
+    parts = re.findall(r"`((?:[^`]|``)*)`|([^.`]+)", name)
+    return [inside.replace("``", "`") if inside else plain.strip() for inside, plain in parts]

@@ -85,6 +85,12 @@ def _json_check(name: str) -> str:
     return f" CHECK (json_valid({quoted(name)}))"
 
 
+async def charset(execute: Execute, table: str) -> str:
+    """The option of a table that new columns of text depend on."""
+    found = re.search(r"DEFAULT CHARSET=\w+(?: COLLATE=\w+)?", await _definition(execute, table))
+    return found[0] if found else ""
+
+
 async def exact_collation(execute: Execute) -> str:
     """The collation in which every two texts differ: in most of them, trailing spaces are ignored."""
     names = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")  # MariaDB, MySQL

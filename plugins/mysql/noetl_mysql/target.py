@@ -3,7 +3,8 @@
 MySQL commits a transaction when a table is created, altered or truncated. So a missing table is created first, and
 dropped again if the transfer fails; mode replace deletes the rows instead of truncating the table. With a schema
 contract, and for an upsert into a table without a unique index on the key, rows are collected in a temporary table; the
-table is altered and the rows are merged after the last chunk.
+table is altered and the rows are merged after the last chunk. A table with child tables has a contract, and so have
+they: all of them are altered before the rows of the first one are merged.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import Any
 
 from asyncmy import errors
 
-from noetl.tool import ConnectorError, RowTarget
+from noetl.tool import ConnectorError, RowTarget, TargetCall
 from noetl_mysql import table_columns
 from noetl_mysql.arrow_types import column_type, values_of
 from noetl_mysql.connection import EXACT, begin, connect, settings, stop
+from noetl_mysql.deleted_rows import ROW, DeletedRows
 from noetl_mysql.names import quoted, quoted_table, table_parts
 
 MOST_BYTES = 1_000_000  # of one INSERT; a larger row is sent alone
-STAGING, LAST, ROW = "`_noetl_staging`", "`_noetl_last`", "`_noetl_row`"
+STAGING, KEYS, LAST = "_noetl_staging", "_noetl_keys", "`_noetl_last`"
 
 
 class MysqlTarget(RowTarget):
@@ -29,14 +31,27 @@ class MysqlTarget(RowTarget):
     _connection: Any = None
     _created = False
     _staged = False
+    _has_key = False
+
+    def __init__(self, call: TargetCall) -> None:
+        super().__init__(call)
+        self._tables = [self]  # and its child tables
+        self._root = self
+        self._use_staging("")
+        self._names: list[str] = []
+        self._types: dict[str, str] = {}
+        self._changes: list[str] = []  # of the table, which are made before the rows are merged
+        self._runs: list[tuple[list[str], int]] = []
+
+    def _use_staging(self, suffix: str) -> None:
+        self._staging = quoted(f"{STAGING}{suffix}")
+        self._deleted = DeletedRows(self._execute, self._insert_into, quoted(f"{KEYS}{suffix}"), self._staging)
 
     async def begin(self, schema: Any) -> None:
         """Connect, create or empty the table."""
-        await self._connect()
+        await self._open()
         call = self.call
         self._names = list(schema.names)
-        self._types = await self._columns()
-        self._changes: list[str] = []  # of the table, which are made before the rows are merged
         if not self._types:
             if not call.create:
                 raise ConnectorError(f"{call.label}: the table does not exist, and `create` is false")
@@ -50,12 +65,11 @@ class MysqlTarget(RowTarget):
         self._has_key = call.mode == "upsert" and await self._only_unique_index() == sorted(
             name.lower() for name in call.key
         )
-        self._staged = call.contract or (call.mode == "upsert" and not self._has_key)
-        if self._staged:
-            self._runs: list[tuple[list[str], int]] = []
-            await self._execute(f"CREATE TEMPORARY TABLE {STAGING} SELECT * FROM {self._table} LIMIT 0")
-            await self._execute(f"ALTER TABLE {STAGING} ADD COLUMN {ROW} BIGINT AUTO_INCREMENT PRIMARY KEY")
-        await begin(self._connection)
+        if call.contract or (call.mode == "upsert" and not self._has_key):
+            await self._stage()
+        if not call.contract:
+            await self._index_key()
+        await self._begin()
         if call.mode == "replace" and not self._staged:
             await self._execute(f"DELETE FROM {self._table}")
 
@@ -82,6 +96,7 @@ class MysqlTarget(RowTarget):
 
     async def columns(self) -> dict[str, str]:
         """The columns of the table and their types, with the changes that were asked for."""
+        await self._open()
         return self._types
 
     def _is_json(self, name: str) -> bool:
@@ -93,20 +108,27 @@ class MysqlTarget(RowTarget):
 
     async def alter(self, add: list[Any], widen: dict[str, str]) -> None:
         """Change the temporary table now, and the table before the rows are merged."""
+        await self._stage()
         changes = [f"ADD COLUMN {quoted(field.name)} {column_type(field)}" for field in add]
         changes += await table_columns.modifications(self._execute, self._table, widen)
-        await self._execute(f"ALTER TABLE {STAGING} {', '.join(changes)}")
-        await begin(self._connection)  # it has ended the transaction, and with it the savepoints of chunks
+        await self._deleted.drop_index(widen)
+        await self._execute(f"ALTER TABLE {self._staging} {', '.join(changes)}")
+        await self._deleted.widen(self._table, widen)
+        await self._begin()  # it has ended the transaction, and with it the savepoints of chunks
         self._changes += changes
         self._types |= {field.name: table_columns.portable(column_type(field)) for field in add} | widen
 
     async def prepare(self) -> None:
-        """Alter the table and merge the collected rows."""
+        """Alter the tables and merge the collected rows."""
         if not self._staged:
             return
-        if self._changes:  # rows are in the temporary table only: nothing else is committed here
-            await self._execute(f"ALTER TABLE {self._table} {', '.join(self._changes)}")
-            await begin(self._connection)
+        if self._root is self:
+            for each in self._tables:  # rows are in temporary tables only: nothing else is committed here
+                await each._index_key()
+                if each._changes:
+                    await self._execute(f"ALTER TABLE {each._table} {', '.join(each._changes)}")
+            await self._begin()
+        await self._deleted.apply(self._table)
         if self.call.mode == "replace":
             await self._execute(f"DELETE FROM {self._table}")
         await self._merge()
@@ -115,29 +137,63 @@ class MysqlTarget(RowTarget):
         """Empty the table in mode replace."""
         if self.call.mode != "replace":
             return
-        await self._connect()
-        if await self._columns():
-            await begin(self._connection)
+        await self._open()
+        if self._types:
+            await self._begin()
             await self._execute(f"DELETE FROM {self._table}")
+
+    # ── child tables ─────────────────────────────────────────────────────────────────────────
+
+    def join(self, root: RowTarget) -> None:
+        """Use the connection of another table."""
+        assert isinstance(root, MysqlTarget)
+        self._root = root
+        self._use_staging(f"_{len(root._tables)}")
+        root._tables.append(self)
+
+    async def tables(self, beginning: str) -> dict[str, list[str]]:
+        """The tables whose names start so, and their columns."""
+        await self._open()
+        *schema, _ = table_parts(str(self.call.fields["table"]))
+        query = (
+            "SELECT c.table_name, c.column_name FROM information_schema.columns AS c JOIN information_schema.tables "
+            "AS t ON t.table_schema = c.table_schema AND t.table_name = c.table_name AND t.table_type = 'BASE TABLE' "
+            f"WHERE c.table_schema = {'%s' if schema else 'DATABASE()'} AND LEFT(c.table_name, CHAR_LENGTH(%s)) = %s"
+        )
+        found: dict[str, list[str]] = {}
+        for table, column in await self._execute(query, [*schema, beginning, beginning]):
+            if table.startswith(beginning):  # the catalog does not distinguish upper and lower case
+                found.setdefault(table, []).append(column)
+        return found
+
+    async def delete(self, keys: Any) -> None:
+        """Delete rows by key: collected ones now, those of the table before the others are merged."""
+        await self._open()
+        await self._stage()
+        await self._deleted.add(keys.schema.names, values_of(keys, self._is_json))
+        await self._begin()
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────
 
     async def commit(self) -> None:
         """Commit the transaction."""
-        if self._connection is not None:
+        if self._root is self and self._connection is not None:
             await self._connection.commit()
             connection, self._connection = self._connection, None
             await connection.ensure_closed()
 
     async def abort(self) -> None:
-        """Roll back, and drop a table that this transfer has created."""
+        """Roll back, and drop the tables that this transfer has created."""
         connection, self._connection = self._connection, None
-        if connection is None:
+        if self._root is not self or connection is None:
             return
         await stop(connection, self._arguments, self.call.timeout)
-        if self._created:
+        created = [each._table for each in self._tables if each._created]
+        if created:
             other = await connect(self._arguments, self.call.timeout)
             try:
                 async with other.cursor() as cursor:
-                    await cursor.execute(f"DROP TABLE {self._table}")
+                    await cursor.execute(f"DROP TABLE {', '.join(created)}")
             finally:
                 await other.ensure_closed()
 
@@ -145,13 +201,43 @@ class MysqlTarget(RowTarget):
     def _table(self) -> str:
         return quoted_table(str(self.call.fields["table"]))
 
+    async def _open(self) -> None:
+        """Connect, and read the columns of the table."""
+        if self._connection is None:
+            await self._connect()
+            self._types = await self._columns()
+
     async def _connect(self) -> None:
         call = self.call
+        if self._root is not self:
+            await self._root._open()
+            self._connection, self._largest = self._root._connection, self._root._largest
+            return
         self._arguments = await settings(call.fields, call.host)
         self._connection = await connect(self._arguments, call.timeout)
         await self._execute(EXACT)
         ((largest,),) = await self._execute("SELECT @@max_allowed_packet")
         self._largest = int(largest)
+
+    async def _begin(self) -> None:
+        """Begin a transaction, unless one is open: another would commit it."""
+        if not self._connection.get_transaction_status():
+            await begin(self._connection)
+
+    async def _stage(self) -> None:
+        """Create the temporary table for rows."""
+        if not self._staged:
+            self._staged = True
+            options = await table_columns.charset(self._execute, self._table)
+            await self._execute(f"CREATE TEMPORARY TABLE {self._staging} {options} SELECT * FROM {self._table} LIMIT 0")
+            await self._execute(f"ALTER TABLE {self._staging} ADD COLUMN {ROW} BIGINT AUTO_INCREMENT PRIMARY KEY")
+
+    async def _index_key(self) -> None:
+        """Add an index to the temporary table, if its rows are joined with those of the table."""
+        joins = self._staged and self._names and self.call.mode == "upsert" and not self._has_key
+        if joins and not await table_columns.has_index(self._execute, self._staging):
+            indexed = await table_columns.indexed(self._execute, self._staging, self.call.key)
+            await self._execute(f"ALTER TABLE {self._staging} ADD INDEX ({indexed})")
 
     async def _execute(self, statement: str, values: Sequence[Any] | None = None) -> Any:
         async with self._connection.cursor() as cursor:
@@ -201,10 +287,13 @@ class MysqlTarget(RowTarget):
         return list({tuple(row[place] for place in places): row for row in rows}.values())
 
     async def _insert(self, rows: list[tuple[Any, ...]]) -> None:
+        into, end = (self._staging, "") if self._staged else (self._table, self._on_conflict(self._names))
+        await self._insert_into(into, self._names, rows, end)
+
+    async def _insert_into(self, into: str, names: Sequence[str], rows: list[tuple[Any, ...]], end: str = "") -> None:
         if not rows:
             return
-        into, end = (STAGING, "") if self._staged else (self._table, self._on_conflict(self._names))
-        columns, marks = ", ".join(map(quoted, self._names)), ", ".join(["%s"] * len(self._names))
+        columns, marks = ", ".join(map(quoted, names)), ", ".join(["%s"] * len(names))
         text = f"INSERT INTO {into} ({columns}) VALUES (\0){end}".replace("%", "%%").replace("\0", marks)
         async with self._connection.cursor() as cursor:
             cursor.max_stmt_length = min(MOST_BYTES, self._largest - 1024)
@@ -219,7 +308,7 @@ class MysqlTarget(RowTarget):
 
     async def _end_run(self) -> None:
         """Note up to which row the collected rows have the current columns."""
-        ((last,),) = await self._execute(f"SELECT max({ROW}) FROM {STAGING}")
+        ((last,),) = await self._execute(f"SELECT max({ROW}) FROM {self._staging}")
         if last is not None:
             self._runs.append((self._names, last))
 
@@ -237,10 +326,10 @@ class MysqlTarget(RowTarget):
             await self._update_existing(names, last)
         # In the order in which they arrived: the last row of a key wins.
         await self._execute(
-            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM {STAGING} WHERE {ROW} <= {last} "
+            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM {self._staging} WHERE {ROW} <= {last} "
             f"ORDER BY {ROW}{self._on_conflict(names)}"
         )
-        await self._execute(f"DELETE FROM {STAGING} WHERE {ROW} <= {last}")
+        await self._execute(f"DELETE FROM {self._staging} WHERE {ROW} <= {last}")
 
     async def _update_existing(self, names: Sequence[str], last: int) -> None:
         """Update rows that exist, and remove them and rows that later ones replace from the temporary table."""
@@ -250,16 +339,13 @@ class MysqlTarget(RowTarget):
         merged = f"i.{ROW} <= {last}"
         await self._execute(f"DROP TEMPORARY TABLE IF EXISTS {LAST}")
         await self._execute(
-            f"CREATE TEMPORARY TABLE {LAST} SELECT max({ROW}) AS r FROM {STAGING} AS i WHERE {merged} GROUP BY {keys}"
+            f"CREATE TEMPORARY TABLE {LAST} (r BIGINT PRIMARY KEY) SELECT max({ROW}) AS r FROM {self._staging} AS i "
+            f"WHERE {merged} GROUP BY {keys}"
         )
-        await self._execute(f"ALTER TABLE {LAST} ADD PRIMARY KEY (r)")
         await self._execute(
-            f"DELETE i FROM {STAGING} AS i LEFT JOIN {LAST} AS l ON l.r = i.{ROW} WHERE l.r IS NULL AND {merged}"
+            f"DELETE i FROM {self._staging} AS i LEFT JOIN {LAST} AS l ON l.r = i.{ROW} WHERE l.r IS NULL AND {merged}"
         )
-        if not await table_columns.has_index(self._execute, STAGING):
-            indexed = await table_columns.indexed(self._execute, STAGING, self.call.key)
-            await self._execute(f"ALTER TABLE {STAGING} ADD INDEX ({indexed})")
         if changes:
-            joined = f"UPDATE {self._table} AS t JOIN {STAGING} AS i ON {same} AND {merged}"
+            joined = f"UPDATE {self._table} AS t JOIN {self._staging} AS i ON {same} AND {merged}"
             await self._execute(f"{joined} SET {', '.join(changes)}")
-        await self._execute(f"DELETE i FROM {STAGING} AS i JOIN {self._table} AS t ON {same} WHERE {merged}")
+        await self._execute(f"DELETE i FROM {self._staging} AS i JOIN {self._table} AS t ON {same} WHERE {merged}")

@@ -41,6 +41,7 @@ class TestSource(SourceConformance):
 
 class TestTarget(TargetConformance):
     evolves = True
+    nests = True
 
     @pytest.fixture
     def source(self):
@@ -64,6 +65,7 @@ class TestTargetWithoutUniqueKey(TestTarget):
 
     modes = ("upsert",)
     evolves = False
+    nests = False
     creates = False
 
     @pytest.fixture
@@ -360,6 +362,17 @@ def test_an_upsert_with_a_contract_keeps_the_columns_that_the_rows_lack(server, 
     load(server, table, [{"id": 1, "a": 9}, {"id": 2, "a": 3}], mode="upsert", key="id")
     rows = server.sql(f"SELECT id, a, b FROM {table} ORDER BY id")
     assert rows == [{"id": 1, "a": 9, "b": 2}, {"id": 2, "a": 3, "b": None}]
+
+
+def test_a_failed_merge_of_rows_with_other_columns_changes_nothing(server, tmp_path):
+    """Rows with other columns are merged by other statements, and none of them commits."""
+    table = server.create_table([{"id": 1, "a": 0}], "id BIGINT, a BIGINT, b BIGINT, CHECK (b < 5)")
+    for number, text in enumerate(("id,a\n1,7\n", "id,b\n2,9\n")):
+        (tmp_path / f"{number}.csv").write_text(text)
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "schema": "evolve", "mode": "upsert", "key": "id"}
+    outcome = transfer({"kind": "file", "path": str(tmp_path / "*.csv")}, target)
+    assert outcome.error.kind == "db.constraint", outcome
+    assert server.sql(f"SELECT * FROM {table}") == [{"id": 1, "a": 0, "b": None}]
 
 
 class Pages(BaseHTTPRequestHandler):

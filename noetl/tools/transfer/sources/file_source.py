@@ -326,14 +326,6 @@ def _wrong_text(path: str, format: str, failure: str) -> str | None:
     return next((each for each in found if each is not None), None)
 
 
-def _wrong_text(path: str, format: str, failure: str) -> str | None:
-    """What is wrong in CSV or JSON lines that DuckDB has refused, in words."""
-    if format == "csv":
-        return duck_files.misfit(path, failure)
-    found = map(wrong_json_line, duck_files.found_files(path)) if format == "jsonl" else ()
-    return next((each for each in found if each is not None), None)
-
-
 def _check_types(path: str, types: Mapping[str, DeclaredType]) -> None:
     """BadInput if CSV has no column of a declared type."""
     names = duck_files.first_line(duck_files.found_files(path)[0], duck_files.delimiter_of(path))

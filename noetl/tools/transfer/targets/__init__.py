@@ -12,6 +12,7 @@ from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import RowError
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
 from noetl.tools.transfer.mapping import ColumnMapping
+from noetl.tools.transfer.nested_rows import Path, child_name
 from noetl.tools.transfer.rejected_rows import ROW, RejectedRows
 from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
@@ -198,6 +199,10 @@ class Target:
 
     def join(self, root: Target) -> None:
         """Write in the transaction of another target, which commits or aborts it."""
+
+    def child_place(self, path: Path) -> str:
+        """The table of a list (`nested: tables`)."""
+        return child_name(self.plan.location, path, self.plan.quote)
 
     async def child_tables(self) -> list[str]:
         """The existing tables of lists (`nested: tables`)."""

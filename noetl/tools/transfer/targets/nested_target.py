@@ -19,8 +19,6 @@ from noetl.tools.transfer.nested_rows import (
     INDEX,
     ROOT,
     Path,
-    child_file,
-    child_name,
     clash,
     divide,
     is_member,
@@ -29,7 +27,7 @@ from noetl.tools.transfer.nested_rows import (
 from noetl.tools.transfer.schema_contract import ContractChecker, SchemaContract
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.targets import Target, open_target
-from noetl.tools.transfer.transfer_plan import DATABASES, TargetPlan
+from noetl.tools.transfer.transfer_plan import TargetPlan
 
 ROW_ID = "_noetl_id"  # of rows without a key
 MAX_TABLES = 200
@@ -128,10 +126,6 @@ class NestedTarget(Target):
         self.chunks += 1 if chunk.size else 0
 
     @property
-    def _in_database(self) -> bool:
-        return self.plan.kind in DATABASES
-
-    @property
     def _key(self) -> tuple[str, ...]:
         return self.plan.key or (ROW_ID,)
 
@@ -216,7 +210,7 @@ class NestedTarget(Target):
 
     def _child_of(self, path: Path) -> Target:
         """The table of a list, with its key."""
-        name = child_name(self.plan.location, path) if self._in_database else child_file(self.plan.location, path)
+        name = self._root.child_place(path)
         if self._paths.setdefault(name, path) != path:
             raise clash(name)
         child = self._child(name)
@@ -226,7 +220,7 @@ class NestedTarget(Target):
 
     def _child(self, name: str) -> Target:
         if name not in self._children:
-            fields = {**self._plain.fields, "table" if self._in_database else "uri": name}
+            fields = {**self._plain.fields, self._plain.place: name}
             child = open_target(self.call, self._plain._replace(fields=fields), self.peers)
             child.contract = _ChildContract(self._contract, child, self._merged)
             child.join(self._root)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from msgspec.structs import replace
+
 from noetl.core.model.connector import ConnectorError, RowTarget, TargetCall
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import plain_column
+from noetl.data.sql import split_name
 from noetl.data.types.type_lattice import ColumnKind, kind_in_database
 from noetl.tools._common.plugin_addresses import check_addresses
 from noetl.tools._common.plugin_fields import field_problem
+from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, reads_name
 from noetl.tools.transfer.failures import roll_back
+from noetl.tools.transfer.nested_rows import INDEX, beginning, list_tables
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
@@ -31,10 +36,41 @@ class PluginTarget(Target):
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         super().__init__(call, plan, peers)
         self._schema: Any = None
+        self._root: PluginTarget | None = None  # of a child table
 
     @cached_property
     def _target(self) -> RowTarget | None:
-        return None if is_deferred(self.plan.fields) else self._open(self.plan.fields)
+        target = None if is_deferred(self.plan.fields) else self._open(self.plan.fields)
+        if target is not None and self._root is not None:
+            assert self._root._target is not None
+            target.join(self._root._target)
+        return target
+
+    def join(self, root: Target) -> None:
+        """Write in the transaction of another table."""
+        assert isinstance(root, PluginTarget)
+        self._root = root
+
+    async def child_tables(self) -> list[str]:
+        """The tables of lists, which have positions."""
+        assert self._target is not None
+        table, quote = self.plan.location, self.plan.quote
+        found = await self._target.tables(beginning(split_name(table, quote)[-1]))
+        return list_tables(table, ((name, f"{INDEX}1" in columns) for name, columns in found.items()), quote)
+
+    async def delete_rows(self, keys: Any) -> None:
+        """Delete rows by key; the key of a child table has the types of the root table."""
+        assert self._target is not None and self.contract is not None
+        changes = self.contract.changes(keys, await self.known_columns())
+        if changes.add:
+            raise BadInput(
+                f"{self.plan.label}: the table has no column {changes.add[0].name}: it is the table of another list, "
+                "or was loaded with another `key`"
+            )
+        if changes.widen:
+            await self.alter(changes)
+            self._known = None
+        await self._target.delete(keys)
 
     def adapt(self, table: Any) -> Any:
         """Intervals as text, such as P1Y2M: drivers have no type for them, and would write what Python prints."""
@@ -53,6 +89,7 @@ class PluginTarget(Target):
         self._schema = schema
         if self._target is not None:
             await self._check(self.plan.fields)
+            self._target.call = replace(self._target.call, key=self.plan.key)  # the depth of a list is known here
             await self._target.begin(schema)
 
     def is_row_error(self, failure: Exception) -> bool:
@@ -134,6 +171,7 @@ class PluginTarget(Target):
         # Names of staging tables are made of the key: targets and chunks of one transfer have their own.
         parts = [str(plan.number)] if plan.number else []
         parts += [] if chunk is None else [f"chunk {chunk}"]
+        parts += [] if self._root is None else [plan.location]
         return plan.plugin.open(
             TargetCall(
                 kind=plan.kind,

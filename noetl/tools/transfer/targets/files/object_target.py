@@ -23,7 +23,8 @@ from noetl.data.types.type_lattice import ColumnKind, kind_of_stored
 from noetl.runtime.threads import in_thread, open_in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, reads_name
-from noetl.tools.transfer.nested_rows import INDEX, beginning, list_files, split_file
+from noetl.tools.transfer.nested_rows import INDEX, beginning, child_file, list_files, split_file
+from noetl.tools.transfer.nested_rows import Path as ListPath
 from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.file_source import LocalPayload, ranged_batches, resolve_address
 from noetl.tools.transfer.targets import Target
@@ -203,6 +204,10 @@ class ObjectTarget(Target):
             async for batch in stream:
                 return batch.schema
         return None
+
+    def child_place(self, path: ListPath) -> str:
+        """The file of a list."""
+        return child_file(self.plan.location, path)
 
     async def child_tables(self) -> list[str]:
         """The files of lists (`nested: tables`) in the folder of this file."""
