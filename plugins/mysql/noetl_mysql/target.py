@@ -32,6 +32,7 @@ class MysqlTarget(RowTarget):
     _created = False
     _staged = False
     _has_key = False
+    _largest = 0  # bytes of a statement
 
     def __init__(self, call: TargetCall) -> None:
         super().__init__(call)
