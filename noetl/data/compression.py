@@ -149,7 +149,7 @@ class _Members(io.RawIOBase):
         """Decompress the next bytes."""
         while True:
             if self._member.eof:
-                self._unused = self._member.unused_data or self._file.read(_BLOCK)
+                self._unused = self._after_padding(self._member.unused_data)
                 if not self._unused:
                     return 0
                 self._member = self._new()
@@ -162,6 +162,14 @@ class _Members(io.RawIOBase):
             if data:
                 buffer[: len(data)] = data
                 return len(data)
+
+    def _after_padding(self, rest: bytes) -> bytes:
+        """The bytes of the next member; NUL between and after members is allowed."""
+        while not rest.strip(b"\0"):
+            rest = self._file.read(_BLOCK)
+            if not rest:
+                return b""
+        return rest.lstrip(b"\0")
 
 
 def _reader(file: Any, name: str) -> Any:

@@ -54,3 +54,10 @@ def test_what_is_damaged_is_an_error(tmp_path: Path, codec: str, damage: str) ->
     (tmp_path / "packed").write_bytes(data)
     with pytest.raises(ValueError, match=f"the content is not valid {codec}"):
         decompress_file(str(tmp_path / "packed"), str(tmp_path / "plain"), codec)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "bz2", "xz"])
+def test_padding_between_and_after_members_is_no_content(tmp_path: Path, codec: str) -> None:
+    pack, padding = COMPRESS[codec], bytes(131_084)
+    between = b"" if codec == "gzip" else padding
+    assert read(pack(TEXT[:70_000]) + between + pack(TEXT[70_000:]) + padding, codec, tmp_path) == TEXT
