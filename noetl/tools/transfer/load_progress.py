@@ -140,7 +140,13 @@ class LoadProgress:
                 )
             return
         self._incremental.follow(found)
-        if not found.done:
+        if found.done:
+            self._call.host.log(
+                f"{self._target.plan.label}: execution {found.execution} has appended the rows up to the cursor "
+                f"{found.reached.get('cursor')!r} already, so this load starts after them. To load them again, "
+                f"delete them and the row of {self._names[1]!r} in {TABLE}"
+            )
+        else:
             self._position, self._rows = found.position, found.rows
 
     def _bases_before(self, found: Progress) -> tuple[str, ...]:
@@ -149,7 +155,7 @@ class LoadProgress:
         base, reached = self._incremental.base, fingerprint(found.reached)
         if base in (found.base, *found.before):
             bases = (*found.before, found.base, *([reached] if found.done else []))
-        elif self._call.state_written and base == reached:
+        elif found.execution in self._call.state_writers and base == reached:
             bases = (*found.before, found.base)
         else:
             return ()
