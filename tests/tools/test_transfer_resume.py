@@ -182,6 +182,9 @@ def test_rows_of_an_execution_that_failed_later_are_not_appended_again(orders, p
     last = load.run()
     assert last.data["rows"] == 0 and last.state["cursor"] == 40
     assert load.ids() == list(range(122))
+    load.host.lines.clear()
+    assert load.run().data["rows"] == load.run().data["rows"] == 0  # as usual
+    assert not load.host.lines
 
 
 def test_rows_of_a_table_are_not_appended_again_either(tmp_path, place):
