@@ -500,7 +500,7 @@ class Runner:
                 playbook=context.playbook,
                 path=active.frame.playbook.path,
                 state=action.state,
-                state_written=action.state_written,
+                state_writers=action.state_writers,
             )
             span = tracing.current()
             if span is None:

@@ -160,3 +160,38 @@ def test_rows_of_several_loads_in_a_failed_execution_are_appended_once(noetl, fo
     assert noetl("run", file, "--set", "fail=false").code == 0
     with closing(sqlite3.connect(folder / "target.sqlite")) as target:
         assert target.execute("select id from orders order by id").fetchall() == [(each,) for each in range(7)]
+
+
+REGIONS = """
+workflow:
+  - step: load
+    loop: {in: [eu, us], iterator: region}
+    tool:
+      name: copy
+      kind: transfer
+      source:
+        kind: sqlite
+        file: shop.sqlite
+        query: select * from orders where region = :region
+        params: {region: "{{ iter.region }}"}
+        incremental: {cursor: at, name: "{{ iter.region }}"}
+      targets: [{kind: sqlite, file: target.sqlite, table: orders, mode: append}]
+"""
+
+
+def test_one_of_several_cursors_that_is_reset_starts_again(noetl, folder, playbook):
+    """Another iteration has written the state of the step before, but not this cursor."""
+    file = playbook(REGIONS)
+    with closing(sqlite3.connect(folder / "shop.sqlite")) as shop:
+        shop.execute("create table orders (id integer, at integer, region text)")
+        for load in range(3):
+            rows = [(2 * load + number, load, region) for number, region in enumerate(("eu", "us"))]
+            shop.executemany("insert into orders values (?, ?, ?)", rows)
+            shop.commit()
+            assert noetl("run", file).code == 0
+    with closing(sqlite3.connect(folder / "target.sqlite")) as target:
+        target.execute("delete from orders where region = 'us'")
+        target.commit()
+        assert noetl("state", "reset", "tests/sample", "load.copy.us").code == 0
+        assert noetl("run", file).code == 0
+        assert target.execute("select id from orders order by id").fetchall() == [(each,) for each in range(6)]

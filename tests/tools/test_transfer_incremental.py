@@ -385,6 +385,29 @@ def test_a_null_cursor_and_mode_replace_are_errors(tmp_path):
     assert "mode replace removes the rows of earlier loads" in outcome.error.message
 
 
+def test_a_row_without_a_cursor_is_quarantined(source, tmp_path):
+    side, place = source
+    made(place, "integer", "1", "null", "3", "null")
+    target = {"kind": "sqlite", "file": str(tmp_path / "t.sqlite"), "table": "orders", "mode": "append"}
+    given = {"source": {**side, "incremental": {"cursor": "seen"}}, "targets": [target], "bad_rows": "quarantine"}
+    outcome = run_tool("transfer", {**given, "quarantine": {"table": "bad"}}, host=ToolHost(folder=tmp_path))
+    assert outcome.status == "ok", outcome.error
+    assert (outcome.data["read"], outcome.data["rows"], outcome.data["quarantined"]) == (4, 2, 2)
+    assert loaded(tmp_path / "t.sqlite") == [1, 3] and outcome.state["cursor"] == 3
+    bad = execute(str(tmp_path / "t.sqlite"), "select row, reason, position from bad order by position")
+    assert [(json.loads(row)["id"], position) for row, _, position in bad] == [(2, 2), (4, 4)]
+    assert {reason for _, reason, _ in bad} == {"the row has no value for the cursor 'seen'"}
+
+
+def test_rows_that_all_lack_a_cursor_are_quarantined(tmp_path):
+    lines = Lines(tmp_path)
+    given = {"bad_rows": "quarantine", "quarantine": {"table": "bad"}}
+    lines.file.write_text('{"id": 1, "seen": null}\n{"id": 2}\n')
+    outcome = run_tool("transfer", {"source": lines.source, "targets": [lines.target], **given}, host=lines.host)
+    assert outcome.status == "ok", outcome.error
+    assert outcome.data["quarantined"] == 2 and outcome.state == {}
+
+
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_numbers_without_precision_are_compared_as_numbers(tmp_path, database, mode):
     execute(database, "create table orders (id serial, seen numeric)")

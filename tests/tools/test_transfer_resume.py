@@ -178,9 +178,13 @@ def test_rows_of_an_execution_that_failed_later_are_not_appended_again(orders, p
     orders.count = 122  # one of them with the value of the cursor
     again = load.run(commits=False)
     assert again.status == "ok" and again.data["rows"] == 2
+    assert any("so this load starts after them" in line for _, line in load.host.lines)
     last = load.run()
     assert last.data["rows"] == 0 and last.state["cursor"] == 40
     assert load.ids() == list(range(122))
+    load.host.lines.clear()
+    assert load.run().data["rows"] == load.run().data["rows"] == 0  # as usual
+    assert not load.host.lines
 
 
 def test_rows_of_a_table_are_not_appended_again_either(tmp_path, place):

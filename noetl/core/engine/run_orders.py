@@ -23,8 +23,16 @@ def order_of(state: State, run: Run) -> RunOrder:
     return RunOrder(
         run.id, run.epoch, step_run._context or _context(state, step_run), state.ctx, path, _items(state, run),
         step_run.scope, run.position, run.resume, run.lost, step_run.timeout_s, step_run.step.cost,
-        run.suspect >= SUSPECT, step_run.step.name in state.uncommitted,
+        run.suspect >= SUSPECT, _state_writers(state, step_run) if state.uncommitted else (),
     )  # fmt: skip
+
+
+def _state_writers(state: State, step_run: StepRun) -> tuple[str, ...]:
+    """The executions whose writes to the step's part of `state` are not committed: this one, and what it reruns."""
+    if step_run.step.name not in state.uncommitted:
+        return ()
+    rerun = state.request.rerun if state.request else None
+    return (state.execution_id,) if rerun is None else (state.execution_id, rerun.execution_id)
 
 
 def _context(state: State, step_run: StepRun) -> RunContext:

@@ -271,7 +271,9 @@ class ToolCall(Struct, frozen=True, gc=False):
     path: str = ""  # of the playbook
     part: str = ""  # identifies one of several side effects of this call, if the tool has several
     state: Mapping[str, Any] = field(default_factory=dict)  # `state.<step>.<task>`, which `Outcome.state` writes
-    state_written: bool = False  # whether it has writes of this execution that are not committed yet
+    state_writers: tuple[
+        str, ...
+    ] = ()  # executions with writes to it that are not committed: this one, and a rerun one
 
     @property
     def idempotency_key(self) -> str:

@@ -56,7 +56,7 @@ class RunOrder(Struct, frozen=True, omit_defaults=True, gc=False):
     timeout_s: float | None = None
     cost: int = 1  # slots that the run occupies
     alone: bool = False  # two workers were lost on this run: the worker executes no other run beside it
-    state_written: bool = False  # whether `state.<step>` was written in this execution and is not committed yet
+    state_writers: tuple[str, ...] = ()  # executions with writes to `state.<step>` that are not committed: see ToolCall
 
 
 class Report(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -41,7 +41,7 @@ class RunTask(Struct, frozen=True, gc=False):
     events: tuple[Event, ...]
     start_recorded: bool  # the append of the lease also records this start
     state: Mapping[str, Any] = {}  # of the task, from earlier executions
-    state_written: bool = False  # whether it has writes of this execution that are not committed yet
+    state_writers: tuple[str, ...] = ()  # executions with writes to it that are not committed yet
     quotas: tuple[Demand, ...] = ()  # whose tokens it has
 
 

@@ -72,11 +72,13 @@ def own_state(frame: Frame, level: Level) -> Mapping[str, Any]:
     return own if isinstance(own, Mapping) else {}
 
 
-def state_written(frame: Frame, level: Level) -> bool:
-    """Whether this execution has written what the tool of the current task has remembered, and not committed it."""
+def state_writers(frame: Frame, level: Level) -> tuple[str, ...]:
+    """The executions whose writes to what the tool of the current task has remembered are not committed."""
     whole = STATE_KEY + frame.order.context.step
     own = f"{whole}.{level.label(level.task)}."
-    return frame.order.state_written or any(key == whole or key.startswith(own) for key in frame.written)
+    if any(key == whole or key.startswith(own) for key in frame.written):
+        return frame.order.state_writers or (frame.order.context.execution_id,)
+    return frame.order.state_writers
 
 
 def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any:

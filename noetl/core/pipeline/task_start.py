@@ -25,7 +25,7 @@ from noetl.core.pipeline.program import CompiledField, CompiledTask
 from noetl.core.pipeline.quotas import needed_token, release_tokens
 from noetl.core.pipeline.run_completion import fail_level
 from noetl.core.pipeline.scopes import Scopes
-from noetl.core.pipeline.task_assignments import Patch, assign, own_state, restore, snapshot, state_written
+from noetl.core.pipeline.task_assignments import Patch, assign, own_state, restore, snapshot, state_writers
 from noetl.core.pipeline.waits import wait_request
 from noetl.core.templates.views import StoredView
 from noetl.errors import TemplateError
@@ -190,7 +190,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         events=frame.drain(),
         start_recorded=start_recorded,
         state=state,
-        state_written=bool(state) and state_written(frame, level),
+        state_writers=state_writers(frame, level) if state else (),
         quotas=tokens,
     )
 

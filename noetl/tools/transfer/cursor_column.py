@@ -5,10 +5,23 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from noetl.data.arrow_tables import digits_of, meaning_of
+from noetl.data.arrow_tables import digits_of, meaning_of, rows_of
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows import POSITION, SourceRows
 
 DIGITS, SCALE = 76, 38  # of decimals
+
+
+def with_cursor(batch: Any, column: str, bad: SourceRows) -> Any:
+    """The rows that have a value for the cursor; the others are recorded as bad rows."""
+    import pyarrow as pa
+
+    missing = batch.column(column).is_null()
+    if not batch.column(column).null_count or POSITION not in batch.schema.names:
+        return batch
+    for row in rows_of(pa.Table.from_batches([batch.filter(missing)])):
+        bad.reject(row.pop(POSITION), row, f"the row has no value for the cursor {column!r}")
+    return batch.filter(batch.column(column).is_valid())
 
 
 def cursor_values(batch: Any, column: str) -> Any:

@@ -162,7 +162,8 @@ class Transfer:
             return rest._replace(fields=render(self.call, rest.fields, cursor=bare_cursor(self.call)))
         if not isinstance(given, Mapping):
             raise BadInput("`incremental` must be a mapping: {cursor: <column>, initial, lag}")
-        self.incremental = Incremental(self.call, self.plan, given)
+        bad = None if self._source_quarantine is None else self.source_rows
+        self.incremental = Incremental(self.call, self.plan, given, bad)
         for state in self.states:
             state.target.require_table(self.incremental.must_exist)
         target = self.states[0].target

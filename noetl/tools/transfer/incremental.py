@@ -29,9 +29,9 @@ from noetl.data.arrow_tables import rows_of, text_of
 from noetl.data.sql import quote_column, quote_name
 from noetl.data.sql_statements import split
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import without_positions
+from noetl.tools.transfer.bad_rows import SourceRows, without_positions
 from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name
-from noetl.tools.transfer.cursor_column import cursor_values, from_start, greatest_of
+from noetl.tools.transfer.cursor_column import cursor_values, from_start, greatest_of, with_cursor
 from noetl.tools.transfer.cursor_lag import earlier
 from noetl.tools.transfer.cursor_templates import NAME, NO_START, render_start, without_cursor
 from noetl.tools.transfer.load_progress import Progress, fingerprint
@@ -47,7 +47,8 @@ _encode = msgspec.json.Encoder(order="sorted", enc_hook=str).encode
 class Incremental:
     """The cursor of one transfer: its start, and the greatest value of the rows that were read."""
 
-    def __init__(self, call: ToolCall, plan: Plan, given: Mapping[str, Any]) -> None:
+    def __init__(self, call: ToolCall, plan: Plan, given: Mapping[str, Any], bad: SourceRows | None = None) -> None:
+        self._bad = bad  # for rows without a cursor; None: they are an error
         self.column = str(given.get("cursor") or "")
         if not self.column:
             raise BadInput("`incremental` requires `cursor`, the column whose greatest value is remembered")
@@ -211,6 +212,10 @@ class Incremental:
             raise BadInput(
                 f"the cursor {self.column!r} is not a column of the rows; columns: {', '.join(batch.schema.names)}"
             )
+        if self._bad is not None:
+            batch = with_cursor(batch, self.column, self._bad)
+            if not batch.num_rows:
+                return batch
         values = cursor_values(batch, self.column)
         self._check_type(values.type)
         if self.start is not None:

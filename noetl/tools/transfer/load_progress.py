@@ -123,10 +123,10 @@ class LoadProgress:
 
     async def _follow(self, found: Progress) -> None:
         appends = self._target.plan.mode != "upsert"
-        self._before = self._bases_before(found)
         if self._incremental.base not in (found.base, *found.before):
             if appends and _number(found.execution) > _number(self._call.execution_id):
                 raise ExplainedError(conflict(f"execution {found.execution} has loaded later rows already"))
+            self._before = self._bases_before(found)
             return  # the cursor was stored, or changed by a user
         if found.done and not appends:
             return  # rows that are read again replace themselves
@@ -139,9 +139,16 @@ class LoadProgress:
                     f"the source has changed since then. Delete these rows and the row of {self._names[1]!r} in {TABLE}"
                 )
             return
+        self._before = self._bases_before(found)
         self._incremental.follow(found)
         if not found.done:
             self._position, self._rows = found.position, found.rows
+        elif fingerprint(found.reached) != self._incremental.base:
+            self._call.host.log(
+                f"{self._target.plan.label}: execution {found.execution} has appended the rows up to the cursor "
+                f"{found.reached.get('cursor')!r} already, so this load starts after them. To load them again, "
+                f"delete them and the row of {self._names[1]!r} in {TABLE}"
+            )
 
     def _bases_before(self, found: Progress) -> tuple[str, ...]:
         """The other cursors that the state may have when this load is in the target: those that it continues, as the
@@ -149,7 +156,7 @@ class LoadProgress:
         base, reached = self._incremental.base, fingerprint(found.reached)
         if base in (found.base, *found.before):
             bases = (*found.before, found.base, *([reached] if found.done else []))
-        elif self._call.state_written and base == reached:
+        elif found.execution in self._call.state_writers and base == reached:
             bases = (*found.before, found.base)
         else:
             return ()
