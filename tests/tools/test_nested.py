@@ -171,6 +171,23 @@ def test_a_key_of_any_type_joins_child_rows(place: Place, key: pa.Array) -> None
     assert place.query("select count(*) from orders__codes") == [(3,)]
 
 
+def test_a_key_that_becomes_text_is_found_in_child_tables(place: Place) -> None:
+    if place.kind == "sqlite":
+        pytest.skip("SQLite cannot change the type of a primary key")
+    good(move(place, [{"id": 1, "a": [1, 2], "b": [3]}, {"id": 2, "a": [4]}], mode="upsert", key="id"))
+    good(move(place, [{"id": "1", "a": [5]}, {"id": "x", "a": [6]}], mode="upsert", key="id", chunk={"size": 1}))
+    assert place.query("select _root_id, value from orders__a order by 2") == [("2", 4), ("1", 5), ("x", 6)]
+    assert place.query("select * from orders__b") == []
+
+
+def test_child_tables_of_another_key_are_named(place: Place) -> None:
+    good(move(place, [{"id": 1, "code": "a", "items": [1]}], mode="append", key="id"))
+    outcome = move(place, [{"id": 1, "code": "a", "items": [2]}], mode="upsert", key="code")
+    assert outcome.error is not None and outcome.error.kind == "schema"
+    assert "orders__items): the table has no column _root_code" in outcome.error.message
+    assert place.query("select value from orders__items") == [(1,)]
+
+
 def test_a_failed_transfer_leaves_no_table_behind(place: Place) -> None:
     good(move(place, [{"id": 1, "items": [{"sku": "a"}]}], mode="upsert", key="id"))
     bad = [{"id": 2, "items": [{"sku": "b"}]}, {"id": None, "items": [{"sku": "c"}]}]

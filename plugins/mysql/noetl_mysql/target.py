@@ -209,6 +209,8 @@ class MysqlTarget(RowTarget):
             self._connection = self._root._connection
             return
         self._arguments = await settings(call.fields, call.host)
+        database = table_parts(str(call.fields["table"]))[:-1]  # temporary tables need one
+        self._arguments["database"] = self._arguments["database"] or next(iter(database), None)
         self._connection = await connect(self._arguments, call.timeout)
 
     async def _begin(self) -> None:

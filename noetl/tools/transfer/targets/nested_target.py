@@ -227,6 +227,7 @@ class NestedTarget(Target):
         if self.plan.mode == "upsert" and table.num_rows:
             keys = table.select(list(self._key)).rename_columns([f"{ROOT}{name}" for name in self._key])
             for name in {*self._existing, *self.tables}:
+                await self._child(name).fit_keys(keys)
                 await self._child(name).delete_rows(keys)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
