@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,43 @@ def test_a_key_of_several_columns_and_of_another_type(place: Place) -> None:
         good(move(place, source, mode="upsert", key=["shop", "no"]))
     found = place.query("select _root_shop, _root_no, sku from orders__items")
     assert [(row[0], Decimal(str(row[1])), row[2]) for row in found] == [("s1", Decimal(7), "a")]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pa.array([b"\x00\xff", b"a"]),
+        pa.array([time(1, 2, 3, 4), time(23)], pa.time64("us")),
+        pa.array([date(2024, 2, 29), date(1999, 12, 31)]),
+        pa.array([Decimal("1.50"), Decimal("2.25")], pa.decimal128(12, 2)),
+        pa.array([0.1, 1.5], pa.float32()),
+    ],
+    ids=lambda key: str(key.type),
+)
+def test_a_key_of_any_type_joins_child_rows(place: Place, key: pa.Array) -> None:
+    for codes in ([[1, 2], [3]], [[4], [5, 6]]):
+        pq.write_table(pa.table({"k": key, "codes": pa.array(codes)}), place.folder / "rows.parquet")
+        good(move(place, {"kind": "file", "path": "rows.parquet"}, mode="upsert", key="k"))
+    joined = "select c.value from orders o join orders__codes c on c._root_k = o.k order by 1"
+    assert place.query(joined) == [(4,), (5,), (6,)]
+    assert place.query("select count(*) from orders__codes") == [(3,)]
+
+
+def test_a_key_that_becomes_text_is_found_in_child_tables(place: Place) -> None:
+    if place.kind == "sqlite":
+        pytest.skip("SQLite cannot change the type of a primary key")
+    good(move(place, [{"id": 1, "a": [1, 2], "b": [3]}, {"id": 2, "a": [4]}], mode="upsert", key="id"))
+    good(move(place, [{"id": "1", "a": [5]}, {"id": "x", "a": [6]}], mode="upsert", key="id", chunk={"size": 1}))
+    assert place.query("select _root_id, value from orders__a order by 2") == [("2", 4), ("1", 5), ("x", 6)]
+    assert place.query("select * from orders__b") == []
+
+
+def test_child_tables_of_another_key_are_named(place: Place) -> None:
+    good(move(place, [{"id": 1, "code": "a", "items": [1]}], mode="append", key="id"))
+    outcome = move(place, [{"id": 1, "code": "a", "items": [2]}], mode="upsert", key="code")
+    assert outcome.error is not None and outcome.error.kind == "schema"
+    assert "orders__items): the table has no column _root_code" in outcome.error.message
+    assert place.query("select value from orders__items") == [(1,)]
 
 
 def test_a_failed_transfer_leaves_no_table_behind(place: Place) -> None:

@@ -126,7 +126,7 @@ def is_nested(field: Any) -> bool:
 def divide(
     rows: list[dict[str, Any]], keys: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], dict[Path, Any]]:
-    """The flat part of nested rows, and the rows of child tables; `keys` are the keys of the rows."""
+    """The flat part of nested rows, and the rows of child tables; `keys` are the keys of the rows or stand for them."""
     children: dict[Path, list[dict[str, Any]]] = {}
     flat = []
     for row, key in zip(rows, keys, strict=True):

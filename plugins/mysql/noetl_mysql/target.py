@@ -215,6 +215,8 @@ class MysqlTarget(RowTarget):
             self._connection, self._largest = self._root._connection, self._root._largest
             return
         self._arguments = await settings(call.fields, call.host)
+        database = table_parts(str(call.fields["table"]))[:-1]  # temporary tables need one
+        self._arguments["database"] = self._arguments["database"] or next(iter(database), None)
         self._connection = await connect(self._arguments, call.timeout)
         await self._execute(EXACT)
         ((largest,),) = await self._execute("SELECT @@max_allowed_packet")

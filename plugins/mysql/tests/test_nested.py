@@ -188,6 +188,18 @@ def test_child_tables_of_another_key_are_named(server):
     assert server.sql(f"SELECT value FROM {table}__items") == [{"value": 1}]
 
 
+@pytest.mark.parametrize("unique", [True, False])
+def test_a_connection_without_a_database(server, unique):
+    table = server.new_name()
+    auth = {name: value for name, value in server.auth.items() if name != "database"}
+    good(load(server, [{"id": 1, "items": [1, 2]}], f"noetl.{table}", auth=auth, mode="upsert" if unique else "append"))
+    good(load(server, [{"id": 1, "items": [3]}, {"id": 2}], f"noetl.{table}", auth=auth, mode="upsert", size=1))
+    assert contents(server, table) == {
+        table: [{"id": 1}, {"id": 2}],
+        f"{table}__items": [{"_root_id": 1, "_index_1": 0, "value": 3}],
+    }
+
+
 def test_a_failed_first_load_leaves_no_table(server):
     table = server.new_name()
     rows = [{"id": 1, "items": [{"tags": [1]}]}, {"id": None, "items": []}]

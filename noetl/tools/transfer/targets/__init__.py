@@ -208,6 +208,21 @@ class Target:
         """The existing tables of lists (`nested: tables`)."""
         raise NotImplementedError
 
+    async def fit_keys(self, keys: Any) -> None:
+        """Give columns of an existing child table the types of these keys, which are those of the root table."""
+        assert self.contract is not None
+        if self._known is None:
+            self._known = await self.known_columns()
+        changes = self.contract.changes(keys, self._known)
+        if changes.add:
+            raise BadInput(
+                f"{self.plan.label}: the table has no column {changes.add[0].name}: it is the table of another list, "
+                "or was loaded with another `key`"
+            )
+        if any(changes):
+            await self.alter(changes)
+            self._known = await self.known_columns()
+
     async def delete_rows(self, keys: Any) -> None:
         """Delete the rows with these values in these columns."""
         raise NotImplementedError

@@ -131,6 +131,7 @@ class DuckdbTarget(DatabaseFileTarget):
 
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table and their types."""
+        await self._open()
         self._types: dict[str, str] = await self._run_in_thread(self._columns)
         untyped = await self._run_in_thread(self._untyped)
         return {name: UNTYPED if name in untyped else kind_in_database(kind) for name, kind in self._types.items()}

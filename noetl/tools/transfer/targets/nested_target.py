@@ -160,7 +160,8 @@ class NestedTarget(Target):
         nested = [field.name for field in table.schema if is_nested(field)]
         if not nested:
             return table, {}
-        flat, children = divide(rows_of(table.select(nested)), rows_of(table.select(list(self._key))))
+        numbers = [dict.fromkeys(self._key, number) for number in range(table.num_rows)]
+        flat, children = divide(rows_of(table.select(nested)), numbers)
         root = table.drop_columns(nested)
         if any(flat):
             members = self._built((), flat)
@@ -171,15 +172,13 @@ class NestedTarget(Target):
         return root, tables
 
     def _child_rows(self, path: Path, rows: list[dict[str, Any]], table: Any) -> Any:
-        """The rows of a child table; the key has the types of the root table."""
+        """The rows of a child table; the key, given as the number of the root row, is that of the root table."""
         found = self._built(path, rows)
         self._check_names(found)
         for name in self._key:
             number = found.schema.get_field_index(f"{ROOT}{name}")
-            field = table.schema.field(name)
-            if found.schema.field(number).type != field.type:
-                cast = found.column(number).cast(field.type)
-                found = found.set_column(number, field.with_name(f"{ROOT}{name}"), cast)
+            field = table.schema.field(name).with_name(f"{ROOT}{name}")
+            found = found.set_column(number, field, table.column(name).take(found.column(number)))
         return found
 
     def _built(self, path: Path, rows: list[dict[str, Any]]) -> Any:
@@ -234,6 +233,7 @@ class NestedTarget(Target):
         if self.plan.mode == "upsert" and table.num_rows:
             keys = table.select(list(self._key)).rename_columns([f"{ROOT}{name}" for name in self._key])
             for name in {*self._existing, *self.tables}:
+                await self._child(name).fit_keys(keys)
                 await self._child(name).delete_rows(keys)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────

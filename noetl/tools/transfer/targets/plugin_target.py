@@ -14,7 +14,6 @@ from noetl.data.sql import split_name
 from noetl.data.types.type_lattice import ColumnKind, kind_in_database
 from noetl.tools._common.plugin_addresses import check_addresses
 from noetl.tools._common.plugin_fields import field_problem
-from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, reads_name
 from noetl.tools.transfer.failures import roll_back
 from noetl.tools.transfer.nested_rows import INDEX, beginning, list_tables
@@ -59,17 +58,8 @@ class PluginTarget(Target):
         return list_tables(table, ((name, f"{INDEX}1" in columns) for name, columns in found.items()), quote)
 
     async def delete_rows(self, keys: Any) -> None:
-        """Delete rows by key; the key of a child table has the types of the root table."""
-        assert self._target is not None and self.contract is not None
-        changes = self.contract.changes(keys, await self.known_columns())
-        if changes.add:
-            raise BadInput(
-                f"{self.plan.label}: the table has no column {changes.add[0].name}: it is the table of another list, "
-                "or was loaded with another `key`"
-            )
-        if changes.widen:
-            await self.alter(changes)
-            self._known = None
+        """Delete rows by key."""
+        assert self._target is not None
         await self._target.delete(keys)
 
     def adapt(self, table: Any) -> Any:

@@ -42,6 +42,7 @@ class PostgresTarget(LedgerTarget):
     _locking: psycopg.AsyncConnection[Any] | None = None
     _copy: Any = None
     _schema: Any = None  # of the rows of the open COPY
+    _columns: Any = None  # of the table
     _root: PostgresTarget | None = None
 
     def identifier(self, name: str) -> str:
@@ -195,6 +196,8 @@ class PostgresTarget(LedgerTarget):
 
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table and their types."""
+        if self._columns is None:
+            self._columns = await table_columns(await self._connect(), str(self.plan.fields["table"]))
         return {
             column.name: UNTYPED if column.comment == UNTYPED_COMMENT else kind_in_database(column.spelled)
             for column in self._columns

@@ -115,6 +115,7 @@ class SqliteTarget(DatabaseFileTarget):
 
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table; their values have any type, and some change numbers."""
+        await self._open()
         return {row[1]: kind_in_sqlite(row[2]) for row in await self._run_in_thread(self._columns)}
 
     async def alter(self, changes: Changes) -> None:
