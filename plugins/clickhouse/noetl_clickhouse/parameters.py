@@ -16,8 +16,8 @@ def typed(query: str, params: Mapping[str, Any]) -> str:
     """The query with `:name` as `{name:Type}`, for parameters that it does not contain in this form."""
     for name, value in params.items():
         if not re.search(rf"\{{\s*{re.escape(name)}\s*:", query):
-            place = f"{{{name}:{_type(value)}}}"
-            query = re.sub(rf"(?<![:\w]):{re.escape(name)}\b", lambda _, place=place: place, query)
+            parts = re.split(rf"(?<![:\w]):{re.escape(name)}\b", query)
+            query = f"{{{name}:{_type(value)}}}".join(parts)
     return query
 
 
