@@ -168,6 +168,13 @@ class SourceConformance(_Suite):
         assert (first[0].error, second[0].error) == (None, None)
         assert self._sorted(second[1]) == self._sorted(first[1])
 
+    def test_rows_before_the_cursor_are_not_read(self, place: Any, copy: Any) -> None:
+        """`incremental`: by the query of a source that has one, by the transfer for others."""
+        source = {**place(many_rows(6)), "incremental": {"cursor": "id", "initial": 3}}
+        outcome, rows = copy(source)
+        assert outcome.error is None
+        assert [row["id"] for row in self._sorted(rows)] == [3, 4, 5]
+
     def test_a_batch_is_bounded(self, place: Any, host: ToolHost) -> None:
         """A source does not read all rows before it yields the first."""
         spec, call = _source_call(place(many_rows(500)), host, batch_rows=100)

@@ -129,7 +129,7 @@ def test_a_plug_in_has_the_parts_that_it_needs(plugin: Path):
     declared = tomllib.loads((plugin / "pyproject.toml").read_text())
     package, points = f"noetl_{plugin.name}", declared["project"]["entry-points"]
     assert declared["project"]["name"] == f"noetl-{plugin.name}"
-    assert {"noetl-engine"} <= set(declared["project"]["dependencies"])
+    assert "noetl-engine>=0.2" in declared["project"]["dependencies"]
     assert declared["project"]["optional-dependencies"]["test"]
     assert declared["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [package]
     assert points.keys() <= GROUPS
@@ -255,3 +255,13 @@ def test_every_public_name_of_the_sdk_is_documented():
     page = (ROOT / "docs" / "reference" / "python.md").read_text()
     missing: list[Any] = [name for name in noetl.tool.__all__ if f"`{name}" not in page]
     assert missing == []
+
+
+@pytest.mark.parametrize("folder", OURS, ids=lambda folder: folder.name)
+def test_a_plugin_can_be_distributed_by_itself(folder: Path) -> None:
+    """With its licence, the least version of NoETL that it works with, and no links into the repository."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert (folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert project["license-files"] == ["LICENSE"]
+    assert {"description", "readme", "keywords", "classifiers", "urls"} <= project.keys()
+    assert "](../" not in (folder / "README.md").read_text()

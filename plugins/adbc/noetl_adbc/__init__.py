@@ -19,8 +19,8 @@ from noetl.tool import (
 )
 
 _AUTH = {
-    "snowflake": "A credential with `account`, `user`, `password` or `private_key`, `warehouse`, `database`, `schema`, "
-    "`role`; or a mapping.",
+    "snowflake": "A credential with `account`, `user`, `password`, `private_key` or `token` (OAuth; `auth_type: pat` "
+    "for a programmatic access token), `warehouse`, `database`, `schema`, `role`; or a mapping.",
     "bigquery": "A credential with `project`, `dataset`, and `credentials` (the JSON of a service account; default: "
     "the credentials of the machine); or a mapping.",
     "adbc": "A credential with `uri`, `username`, `password` and other options of the driver; or a mapping.",

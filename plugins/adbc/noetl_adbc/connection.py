@@ -59,7 +59,7 @@ async def connect(kind: str, fields: Mapping[str, Any], host: Host) -> Any:
     found = await auth_fields(fields.get("auth"), host, prefixes=(f"{kind}_", "db_"))
     name = str(fields.get("driver") or "") if kind == "adbc" else kind
     options = driver_options(kind, found)
-    options |= {str(option): str(value) for option, value in (fields.get("options") or {}).items()}
+    options |= {str(option): _text(value) for option, value in (fields.get("options") or {}).items()}
     return await in_thread(lambda: _open(name, options), discard=lambda connection: connection.close())
 
 
@@ -70,13 +70,15 @@ def driver_options(kind: str, fields: Mapping[str, Any]) -> dict[str, str]:
         given.pop("dsn", None) if given.get("uri") else None
         if given.get("dsn"):
             given["uri"] = given.pop("dsn")
-        return {str(name): str(value) for name, value in given.items() if name not in ("type", "kind", "value", "url")}
+        return {
+            str(name): _text(value) for name, value in given.items() if name not in ("type", "kind", "value", "url")
+        }
     names, options = (_SNOWFLAKE, {}) if kind == "snowflake" else (_BIGQUERY, {})
     if given.get("username"):
         given.setdefault("user", given["username"])
     for name, option in names.items():
         if given.get(name) not in (None, ""):
-            options[option] = str(given[name])
+            options[option] = _text(given[name])
     if kind == "snowflake":
         if "account" not in given and "host" not in given:
             raise BadAuth("the credential of Snowflake requires `account`")
@@ -86,11 +88,18 @@ def driver_options(kind: str, fields: Mapping[str, Any]) -> dict[str, str]:
             options["adbc.snowflake.sql.auth_type"] = "auth_jwt"
         elif given.get("token"):
             options["adbc.snowflake.sql.auth_type"] = "auth_oauth"
+        if given.get("auth_type"):
+            options["adbc.snowflake.sql.auth_type"] = f"auth_{str(given['auth_type']).removeprefix('auth_')}"
     elif "project" not in given:
         raise BadAuth("the credential of BigQuery requires `project`")
     elif given.get("credentials"):
         options["adbc.bigquery.sql.auth_type"] = "adbc.bigquery.sql.auth_type.json_credential_string"
     return options
+
+
+def _text(value: Any) -> str:
+    """The text of an option: drivers read `true`, and the key of a service account as JSON."""
+    return json.dumps(value) if isinstance(value, bool | Mapping | list) else str(value)
 
 
 def _open(name: str, options: dict[str, str]) -> Any:

@@ -164,6 +164,24 @@ def test_a_driver_is_the_name_of_a_package(driver):
                 "adbc.bigquery.sql.auth_type": "adbc.bigquery.sql.auth_type.json_credential_string",
             },
         ),
+        (
+            "bigquery",
+            {"project": "p", "location": "EU", "credentials": {"type": "service_account", "private_key": "a\nb"}},
+            {
+                "adbc.bigquery.sql.project_id": "p", "adbc.bigquery.sql.location": "EU",
+                "adbc.bigquery.sql.auth_credentials": '{"type": "service_account", "private_key": "a\\nb"}',
+                "adbc.bigquery.sql.auth_type": "adbc.bigquery.sql.auth_type.json_credential_string",
+            },
+        ),
+        (
+            "snowflake",
+            {"account": "a", "user": "u", "token": "T", "auth_type": "pat"},
+            {
+                "adbc.snowflake.sql.account": "a", "username": "u", "adbc.snowflake.sql.auth_type": "auth_pat",
+                "adbc.snowflake.sql.client_option.auth_token": "T",
+            },
+        ),
+        ("adbc", {"uri": "x", "adbc.read_only": True}, {"uri": "x", "adbc.read_only": "true"}),
     ],
 )  # fmt: skip
 def test_a_credential_becomes_options_of_the_driver(kind, fields, options):

@@ -10,13 +10,13 @@ from typing import Any
 import aiohttp
 
 from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, error_info, server_fields, tls_context
+from noetl_clickhouse.parameters import parameter
 
 _KINDS = {
     60: "not_found", 81: "not_found", 516: "auth", 497: "auth", 192: "auth", 193: "auth", 194: "auth",
     159: "db.timeout", 160: "db.timeout", 209: "db.timeout", 210: "db.connection", 202: "rate_limit", 241: "limit",
     243: "storage.quota", 469: "db.constraint", 27: "parse", 117: "parse",
 }  # fmt: skip
-_ESCAPES = {"\\": "\\\\", "'": "\\'", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": "\\0"}
 _RESERVED = ("query", "user", "password", "database", "default_format", "wait_end_of_query")  # of requests
 
 
@@ -43,7 +43,7 @@ class Client:
         if self._database:
             sent["database"] = self._database
         sent |= _settings(settings or {})
-        sent |= {f"param_{name}": _parameter(value) for name, value in (params or {}).items()}
+        sent |= {f"param_{name}": parameter(value) for name, value in (params or {}).items()}
         if body is not None:
             sent["query"] = query
         data = query.encode() if body is None else body
@@ -94,28 +94,6 @@ def _settings(given: Mapping[str, Any]) -> dict[str, str]:
 
 def _setting(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _parameter(value: Any) -> str:
-    """A value as the text of a query parameter."""
-    return _escaped(value) if isinstance(value, str) else "\\N" if value is None else _literal(value)
-
-
-def _literal(value: Any) -> str:
-    """A value inside an array or map: text is quoted, so that it stays one value."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f"'{_escaped(value)}'"
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_literal, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{_literal(name)}:{_literal(each)}' for name, each in value.items())}}}"
-    return "NULL" if value is None else str(value)
-
-
-def _escaped(text: str) -> str:
-    return "".join(_ESCAPES.get(letter, letter) for letter in text)
 
 
 def explain(failure: Exception) -> ErrorInfo | None:

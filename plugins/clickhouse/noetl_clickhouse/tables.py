@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from noetl.tool import ConnectorError, RowTarget, SourceCall, jsonable, mixed_as_text
 from noetl_clickhouse.connection import connected
+from noetl_clickhouse.parameters import typed
 from noetl_clickhouse.results import batches
 
 ENGINE = "MergeTree ORDER BY tuple()"
@@ -36,10 +37,11 @@ def quoted_table(name: str) -> str:
 async def read(call: SourceCall) -> AsyncIterator[Any]:
     """The rows as Arrow batches."""
     fields = call.fields
+    params = fields.get("params") or {}
     query = str(fields.get("query") or f"SELECT * FROM {quoted_table(str(fields.get('table')))}").strip().rstrip(";")
     async with (
         connected(fields["auth"], call.host, call.timeout) as client,
-        client.request(query, params=fields.get("params"), settings=fields.get("settings")) as response,
+        client.request(typed(query, params), params=params, settings=fields.get("settings")) as response,
         aclosing(batches(response, call.batch_rows)) as found,
     ):
         async for batch in found:

@@ -48,6 +48,37 @@ class TestTarget(TargetConformance):
         return lambda fields: server.rows(f"SELECT * FROM {fields['table']}")
 
 
+@pytest.mark.parametrize("read", ["table", "query"])
+@pytest.mark.parametrize(
+    ("cursor", "type"),
+    [
+        ("id", "Int64"), ("changed at", "DateTime64(6, 'UTC')"), ("changed at", "DateTime"), ("changed at", "Date32"),
+        ("code", "String"), ("price", "Decimal(20, 4)"), ("price", "Float64"),
+    ],
+)  # fmt: skip
+def test_an_incremental_load_reads_only_new_rows(server, tmp_path, read, cursor, type):
+    """The value of the cursor is a parameter of its type."""
+    table = server.new_name()
+    columns = {"id": "Int64", "changed at": "DateTime64(6, 'UTC')", "code": "String", "price": "Float64"} | {
+        cursor: type
+    }
+    server.rows(f"CREATE TABLE {table} ({', '.join(f'`{n}` {t}' for n, t in columns.items())}) ENGINE = Memory")
+    for number in (1, 2, 3, 4):
+        if number == 4:
+            source = {"kind": "clickhouse", "auth": server.auth, "incremental": {"cursor": cursor}}
+            source |= (
+                {"table": table} if read == "table" else {"query": f"SELECT * FROM {table} WHERE id < {{most:Int64}}"}
+            )
+            source |= {"params": {"most": 100}} if read == "query" else {}
+            target = {"kind": "sqlite", "file": str(tmp_path / "t.sqlite"), "table": "t", "mode": "upsert", "key": "id"}
+            first = run_tool("transfer", {"source": source, "targets": [target]})
+            assert (first.error, first.data["rows"]) == (None, 3)
+        day = f"2024-01-0{number}" + ("" if type == "Date32" else " 10:00:00")
+        server.rows(f"INSERT INTO {table} VALUES ({number}, '{day}', 'a\\'{number}', {number}.25)")
+    again = run_tool("transfer", {"source": source, "targets": [target]}, state=first.state)
+    assert (again.error, again.data["rows"]) == (None, 2)  # the new row, and the one at the cursor
+
+
 def run(server, command, **given):
     return run_tool("clickhouse", {"auth": server.auth, "command": command, **given})
 

@@ -118,6 +118,7 @@ _KINDS = {
     KafkaError.MSG_SIZE_TOO_LARGE: "client_error",
     KafkaError._INVALID_ARG: "schema",
     KafkaError.OFFSET_OUT_OF_RANGE: "client_error",
+    KafkaError._AUTO_OFFSET_RESET: "client_error",
     KafkaError._TIMED_OUT: "timeout",
     KafkaError._MSG_TIMED_OUT: "timeout",
     KafkaError._TIMED_OUT_QUEUE: "timeout",

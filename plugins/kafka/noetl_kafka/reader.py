@@ -77,8 +77,7 @@ class TopicReader:
 
     def _open(self) -> None:
         known = check_cluster(self._consumer, self._options, self._topic, self._timeout).topics[self._topic]
-        if known.error is not None:
-            raise KafkaException(known.error)
+        raise_error(known)
         partitions = [TopicPartition(self._topic, number) for number in sorted(known.partitions)]
         committed: dict[int, int] = {}
         if self._group:
@@ -87,6 +86,12 @@ class TopicReader:
         for each in partitions:
             low, high = self._consumer.get_watermark_offsets(each, timeout=self._seconds)
             each.offset = max(committed.get(each.partition, self._first(each.partition, low, high)), low)
+            if each.offset > high:
+                text = (
+                    f"topic {self._topic!r}, partition {each.partition}: the offset {each.offset:,} is behind the end"
+                )
+                text += f" {high:,}; was the topic created again? Use another `group`, or an offset that it has"
+                raise KafkaException(KafkaError(KafkaError.OFFSET_OUT_OF_RANGE, text))
             self.offsets[each.partition] = each.offset
             self._ends[each.partition] = high
         self._consumer.assign(partitions)
@@ -119,6 +124,12 @@ class TopicReader:
             if position < self._ends[each.partition]:
                 return False
         return True
+
+
+def raise_error(topic: Any) -> None:
+    """Raise the error in the metadata of a topic, with its name."""
+    if topic.error is not None:
+        raise KafkaException(KafkaError(topic.error.code(), f"topic {topic.topic!r}: {topic.error.str()}"))
 
 
 def commit(consumer: Any, topic: str, offsets: Mapping[int, int]) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from noetl.tool import ConnectorError, RowTarget, SourceCall, jsonable
 from noetl_kafka.connection import check_cluster, decoded, encoded, message_row, settings
-from noetl_kafka.reader import REQUEST_SECONDS, BadStart, TopicReader
+from noetl_kafka.reader import REQUEST_SECONDS, BadStart, TopicReader, raise_error
 from noetl_kafka.task import send
 
 
@@ -68,7 +68,8 @@ def _objects(messages: list[Any], format: str) -> list[dict[str, Any]]:
     for message, row in zip(messages, rows, strict=True):
         if not isinstance(row, dict):
             place = f"{message.topic()}, partition {message.partition()}, offset {message.offset()}"
-            raise ConnectorError(f"the value of the message at {place} is not a JSON object; use `rows: message`")
+            problem = "has no value, it deletes its key" if message.value() is None else "is not a JSON object"
+            raise ConnectorError(f"the message at {place} {problem}; use `rows: message`")
     return rows
 
 
@@ -111,8 +112,8 @@ class TopicTarget(RowTarget):
             options["allow.auto.create.topics"] = False
         self._producer = Producer(options)
         found = await asyncio.to_thread(check_cluster, self._producer, options, self._topic, call.timeout)
-        if not call.create and found.topics[self._topic].error is not None:
-            raise KafkaException(found.topics[self._topic].error)
+        if not call.create:
+            raise_error(found.topics[self._topic])
         if self._transaction:
             await asyncio.to_thread(self._producer.init_transactions, call.timeout.connect or REQUEST_SECONDS)
             self._producer.begin_transaction()
@@ -128,9 +129,9 @@ class TopicTarget(RowTarget):
 
     async def commit(self) -> None:
         """Commit the transaction."""
-        if self._begun:
-            self._begun = False
+        if self._begun:  # `abort` follows a commit that failed
             await asyncio.to_thread(self._producer.commit_transaction, REQUEST_SECONDS)
+            self._begun = False
         self._producer = None
 
     async def abort(self) -> None:

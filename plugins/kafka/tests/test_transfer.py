@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from noetl_kafka.transfer import TopicTarget
 
 from noetl.testing import SourceConformance, TargetConformance, run_tool
+from noetl.tool import TargetCall
 
 numbers = itertools.count()
 
@@ -94,6 +98,52 @@ def test_a_value_that_is_no_object_is_located(cluster, tmp_path):
     outcome = transfer(source, {"kind": "file", "path": str(tmp_path / "m.parquet")})
     assert outcome.error.kind == "schema"
     assert f"{topic}, partition 0, offset 1" in outcome.error.message
+    cluster.produce(topic, None, partition=1)
+    outcome = transfer({**source, "start": {0: 2}}, {"kind": "file", "path": str(tmp_path / "m.parquet")})
+    assert f"the message at {topic}, partition 1, offset 0 has no value, it deletes its key" in outcome.error.message
+
+
+@pytest.mark.parametrize("place", [{"start": {"0": 100}}, {"group": "again"}])
+def test_an_offset_behind_the_end_is_an_error(cluster, tmp_path, place):
+    """Such as that of a group whose topic was created again: its messages would never be read."""
+    topic = cluster.new_topic()
+    cluster.produce(topic, "1")
+    given = {"auth": cluster.auth, "action": "commit", "group": "again", "offsets": {topic: {"0": 100}}}
+    assert run_tool("kafka", given, timeout=60).error is None
+    source = {"kind": "kafka", "auth": cluster.auth, "topic": topic, **place}
+    outcome = transfer(source, {"kind": "file", "path": str(tmp_path / "m.parquet")})
+    assert (outcome.error.kind, outcome.error.retryable) == ("client_error", False)
+    assert "partition 0: the offset 100 is behind the end 1" in outcome.error.message
+
+
+def test_a_missing_topic_is_named(cluster, tmp_path):
+    source = {"kind": "kafka", "auth": cluster.auth, "topic": "no-such-topic"}
+    outcome = transfer(source, {"kind": "file", "path": str(tmp_path / "m.parquet")})
+    assert (outcome.error.kind, "topic 'no-such-topic'" in outcome.error.message) == ("not_found", True)
+
+
+class FailingProducer:
+    """A transaction that cannot be committed."""
+
+    calls: list[str] = []
+
+    def commit_transaction(self, seconds):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    def purge(self):
+        self.calls.append("purge")
+
+    def abort_transaction(self, seconds):
+        self.calls.append("abort")
+
+
+def test_a_transaction_that_cannot_be_committed_is_aborted():
+    target = TopicTarget(TargetCall("kafka", {}, None))
+    target._producer, target._begun = FailingProducer(), True
+    with pytest.raises(KafkaException):
+        asyncio.run(target.commit())
+    asyncio.run(target.abort())
+    assert FailingProducer.calls == ["purge", "abort"]
 
 
 def test_json_keeps_its_digits(cluster, tmp_path):
