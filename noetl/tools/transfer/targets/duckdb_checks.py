@@ -6,6 +6,7 @@ types and constraints of the table by queries that do not fail.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from noetl.data.sql import quote_column
@@ -59,12 +60,60 @@ class TableChecks(NamedTuple):
         selected = ", ".join(f"{text} AS {quote_column(name)}" for name, text in {**converted, **absent}.items())
         incoming = f"(SELECT {selected}, {ROW} FROM {VIEW}) AS incoming"
         constraints = self.cursor.execute(CONSTRAINTS_QUERY, [self.names[1], self.names[0]]).fetchall()
+        unique: dict[str, list[str]] = {}
         for kind, text, expression, columns, other, others in constraints:
+            if not set(columns) <= set(converted):
+                continue
+            if kind in ("PRIMARY KEY", "UNIQUE") and sorted(columns) != sorted(self.key):
+                unique[f"violates the constraint {text}"] = columns
             query = self._violations(kind, expression, columns, (other, others), incoming)
-            if query and set(columns) <= set(converted):
+            if query is not None:
                 what = f"{', '.join(columns)} {text}" if kind == "NOT NULL" else text
                 self._note(found, query, f"violates the constraint {what}")
+        self._note_repeated(found, unique, incoming)
         return found
+
+    def _note_repeated(self, found: dict[int, str], unique: Mapping[str, list[str]], incoming: str) -> None:
+        """Note the rows whose values another row has: of the table, or one before them that is accepted.
+
+        With `key` rows with the same key replace each other, and share their values."""
+        owners: dict[int, int] = {}  # row -> the number of its key, or the row itself
+        uses: dict[int, list[tuple[str, int, bool]]] = {}  # row -> reason, number of the values, whether they are taken
+        for reason, columns in unique.items():
+            for row, owner, values, is_taken in self.cursor.execute(self._uses(columns, incoming)).fetchall():
+                owners[row] = owner
+                if values is not None:
+                    uses.setdefault(row, []).append((reason, values, is_taken))
+        holders: dict[tuple[str, int], int] = {}
+        held: dict[int, list[tuple[str, int]]] = {}
+        for row in sorted(owners.keys() - found.keys()):
+            owner, own = owners[row], uses.get(row, [])
+            wrong = [reason for reason, values, taken in own if taken or holders.get((reason, values), owner) != owner]
+            if wrong:
+                found[row] = wrong[0]
+                continue
+            for place in held.pop(owner, ()):
+                del holders[place]
+            held[owner] = [(reason, values) for reason, values, _ in own]
+            holders.update(dict.fromkeys(held[owner], owner))
+
+    def _uses(self, columns: Sequence[str], incoming: str) -> str:
+        """The query for rows whose values of unique columns others have, or whose key occurs again."""
+        names = [quote_column(name) for name in columns]
+        complete = " AND ".join(f"incoming.{name} IS NOT NULL" for name in names)
+        same = " AND ".join(f"t.{name} = incoming.{name}" for name in names)
+        keys = [quote_column(name) for name in self.key]
+        owner = f"dense_rank() OVER (ORDER BY {', '.join(keys)})" if keys else ROW
+        again = f"count(*) OVER (PARTITION BY {', '.join(keys)}) > 1" if keys else "false"
+        if keys:  # rows with the same key are replaced
+            same += f" AND ({' AND '.join(f't.{name} = incoming.{name}' for name in keys)}) IS NOT TRUE"
+        return (
+            f"SELECT {ROW}, owner, place, taken FROM (SELECT {ROW}, {owner} AS owner, {again} AS again, "
+            f"CASE WHEN {complete} THEN dense_rank() OVER (ORDER BY {', '.join(names)}) END AS place, "
+            f"count(*) OVER (PARTITION BY {', '.join(names)}) > 1 AS repeated, "
+            f"{complete} AND EXISTS (SELECT 1 FROM {self.table} AS t WHERE {same}) AS taken FROM {incoming}) "
+            f"WHERE again OR taken OR (repeated AND place IS NOT NULL)"
+        )
 
     def _violations(
         self, kind: str, expression: str, columns: list[str], other: tuple[str, list[str]], incoming: str
@@ -74,16 +123,6 @@ class TableChecks(NamedTuple):
             return f"SELECT {ROW} FROM {incoming} WHERE {names[0]} IS NULL"
         if kind == "CHECK":
             return f"SELECT {ROW} FROM {incoming} WHERE NOT coalesce(TRY({expression}), true)"
-        if kind in ("PRIMARY KEY", "UNIQUE") and sorted(columns) != sorted(self.key):
-            same = " AND ".join(f"t.{name} = incoming.{name}" for name in names)
-            complete = " AND ".join(f"{name} IS NOT NULL" for name in names)
-            repeated = f"row_number() OVER (PARTITION BY {', '.join(names)} ORDER BY {ROW}) > 1"
-            if self.key:  # rows with the same key are replaced
-                return None
-            return (
-                f"SELECT {ROW} FROM (SELECT *, {repeated} AS repeated FROM {incoming}) AS incoming "
-                f"WHERE {complete} AND (repeated OR EXISTS (SELECT 1 FROM {self.table} AS t WHERE {same}))"
-            )
         if kind == "FOREIGN KEY":
             table = f"{quote_column(self.names[0])}.{quote_column(other[0])}"
             pairs = zip(other[1], names, strict=True)
