@@ -19,7 +19,8 @@ TABLE = (
 def load(folder: Path, rows: list[tuple[Any, ...]], **others: Any) -> tuple[list[Any], list[int]]:
     """The rows of the table, which had one, and the numbers of the bad rows."""
     with duckdb.connect(str(folder / "o.duckdb")) as database:
-        database.execute(TABLE)
+        for statement in others.pop("create", [TABLE]):
+            database.execute(statement)
         database.execute("insert into t values (100, 'used', 'used', 1)")
     data = [dict(zip(("id", "code", "mail", "amount"), row, strict=True)) for row in rows]
     size = others.pop("size", None)
@@ -33,7 +34,7 @@ def load(folder: Path, rows: list[tuple[Any, ...]], **others: Any) -> tuple[list
     outcome = run_tool("transfer", fields, host=ToolHost(folder=folder))
     assert outcome.error is None, outcome.error
     bad = [json.loads(line) for line in (folder / "bad.jsonl").read_text().splitlines()]
-    assert all("constraint" in row["reason"] for row in bad)
+    assert all("constraint" in row["reason"] or "unique index" in row["reason"] for row in bad)
     with duckdb.connect(str(folder / "o.duckdb")) as database:
         found = database.execute("select * from t where id <> 100 or code <> 'used' order by id").fetchall()
     return found, sorted(row["position"] for row in bad)
@@ -70,3 +71,16 @@ def test_an_upsert_finds_values_that_another_key_has(tmp_path: Path, size: int |
     found, bad = load(tmp_path, rows, mode="upsert", key="id", size=size)
     assert bad == [2, 3]
     assert found == [(1, "a", "m4", 2), (4, "b", "m6", 1)]
+
+
+@pytest.mark.parametrize("mode", [{}, {"mode": "upsert", "key": "id"}])
+def test_unique_indexes_are_checked(tmp_path: Path, mode: dict[str, Any]) -> None:
+    create = [
+        "create table t (id bigint, code varchar, mail varchar, amount int)",
+        "create unique index one on t (code, amount)",
+        "create unique index two on t (lower(mail))",
+    ]
+    rows = [(1, "a", "m1", 1), (2, "a", "M1", 2), (3, "a", "m3", 1), (4, "a", "USED", 4), (5, "a", "m5", 2)]
+    found, bad = load(tmp_path, rows, create=create, **mode)
+    assert bad == [2, 3, 4]
+    assert found == [rows[0], rows[4]]
