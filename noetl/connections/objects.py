@@ -372,6 +372,10 @@ def to_error_info(failure: Exception, what: str) -> ErrorInfo:
         return error_info("server_error", f"{what}: the store returned HTTP {code}")
     if re.search(r"error sending request|connect|connection|dns|Connection|reset|HTTP error", text):
         return error_info("connection", f"{what}: the store cannot be reached")
+    if re.search(r"Is a directory \(os error|Is a directory: ", text):
+        return error_info("client_error", f"{what} is a folder")
+    if re.search(r"(Not a directory|File exists) \(os error", text):
+        return error_info("client_error", f"{what}: a part of the path is a file")
     if isinstance(failure, NotADirectoryError | IsADirectoryError | exceptions.InvalidPathError | ValueError):
         return error_info("client_error", f"{what}: {_short(text)}")
     return error_info("unknown", f"{what}: {_short(text)}")

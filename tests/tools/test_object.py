@@ -482,3 +482,45 @@ def test_keys_of_a_folder_are_deleted_and_marks_before_json_are_ignored(tmp_path
     delete = {"action": "delete", "uri": "d/", "keys": ["a.json", "b.json", "c.json"]}
     assert run_tool("object", delete, host=host).data == {"deleted": 2}
     assert not list((tmp_path / "d").iterdir())
+
+
+def test_a_folder_keeps_the_name_of_a_file(base: str, host: ToolHost, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("a\n1\n")
+    put = do(host, action="put", uri=f"{base}/day/", file="in.csv")
+    assert put.error is None and put.data["uri"].endswith("/day/in.csv")
+    got = do(host, action="get", uri=f"{base}/day/in.csv", file="out/")
+    assert got.data["file"] == str(tmp_path / "out" / "in.csv")
+    assert (tmp_path / "out" / "in.csv").read_text() == "a\n1\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"action": "delete", "uri": "day/"}, "schema", "is a folder, and `delete` is for one object"),
+        ({"action": "copy", "uri": "day/", "to": "other"}, "schema", "is a folder, and `copy` is for one object"),
+        ({"action": "put", "uri": "day/", "data": "x"}, "schema", "is a folder, and `put` is for one object"),
+        ({"action": "copy", "uri": "day/*.csv", "to": "other/"}, "schema", "`copy` takes no pattern; loop over"),
+        ({"action": "move", "uri": "day/*.csv", "to": "other/"}, "schema", "`move` takes no pattern; loop over"),
+        ({"action": "put", "uri": "x.csv", "file": "none.csv"}, "not_found", "the file none.csv was not found"),
+    ],
+)
+def test_a_folder_or_pattern_is_not_one_object(
+    base: str, host: ToolHost, tmp_path: Path, fields: dict[str, Any], kind: str, message: str
+) -> None:
+    assert do(host, uri=f"{base}/day/x.csv", data="a").error is None
+    outcome = do(host, **{**fields, "uri": f"{base}/{fields['uri']}"})
+    assert outcome.error is not None and (outcome.error.kind, message in outcome.error.message) == (kind, True)
+    assert do(host, uri=f"{base}/day/x.csv", action="exists").data["exists"] is True
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(host: ToolHost, tmp_path: Path) -> None:
+    (tmp_path / "day").mkdir()
+    (tmp_path / "x.csv").write_text("a")
+    for fields, message in (
+        ({"action": "delete", "uri": "day"}, "day is a folder"),
+        ({"action": "put", "uri": "day", "data": "x"}, "day is a folder"),
+        ({"action": "put", "uri": "x.csv/y", "data": "x"}, "x.csv/y: a part of the path is a file"),
+    ):
+        outcome = do(host, **fields)
+        assert outcome.error is not None and outcome.error.kind == "client_error"
+        assert outcome.error.message.endswith(message)

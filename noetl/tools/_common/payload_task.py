@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from msgspec import DecodeError
@@ -37,7 +39,10 @@ def upload_blocks(call: ToolCall, key: str, format: str, encode: Callable[[Any],
     if data is not None:
         return blocks_of(encode(data)), None
     if file:
-        return file_blocks(call.host.resolve_path(str(file))), None
+        path = call.host.resolve_path(str(file))
+        if not Path(path).exists():
+            raise FileNotFoundError(errno.ENOENT, f"the file {file} was not found")
+        return file_blocks(path), None
     raise ValueError("nothing to put: set `data`, `file` or `ref`")
 
 

@@ -28,6 +28,7 @@ from noetl.tools._common.sql_task import flag
 from noetl.tools.object.spec import ACTION_ALIASES, ACTIONS, MAX_BYTES, NULLS
 
 LIST_LIMIT = 1000
+EVERY = "loop over the objects of a list"
 READS = ("get", "list", "head", "exists", "copy", "move")
 
 
@@ -99,12 +100,17 @@ class _Task:
         target = str(address if address is not None else key or "")
         if action == "list":
             target = target or str(self.fields.get("prefix") or "")
+        is_folder = target.endswith("/") and (address is None or key is None)
+        if is_folder and action == "put" and self.fields.get("file"):
+            target, is_folder = target + Path(str(self.fields["file"])).name, False
         if not target and not bucket:
             raise ValueError("no address: set `uri`, or `provider`, `bucket` and `key`")
         if "://" not in target and (scheme or "file") == "file":
             target = self.call.host.resolve_path(f"{bucket}/{target}" if bucket else target)
             bucket = None
         place = objects.parse_location(target, scheme=scheme, bucket=bucket)
+        if is_folder and place.key and action not in ("list", "exists") and not self.fields.get("keys"):
+            raise ValueError(f"{place.url} is a folder, and `{action}` is for one object: {EVERY}")
         if address is not None and key is not None:
             place = place._replace(key=f"{place.key.rstrip('/')}/{key}".lstrip("/"))
         if action == "delete" and place.scheme == "file" and self.fields.get("keys"):
@@ -143,7 +149,8 @@ class _Task:
         codec = self._codec(place.key, format)
         file = self.fields.get("file")
         if file:
-            path = call.host.resolve_path(str(file))
+            name = place.key.rpartition("/")[2] if str(file).endswith("/") else ""
+            path = call.host.resolve_path(str(file) + name)
             if codec and not compression.is_compressed(path):
                 size = await self._save_decompressed(payload, codec, path)
             else:
@@ -205,6 +212,7 @@ class _Task:
     async def _copy_to(self, store: Any, place: ObjectLocation, *, move: bool) -> Outcome:
         """Copy an object within its store, or stream it to another one; `move` deletes the original afterwards."""
         target = self._target_place(place)
+        await self._check_key(store, place, "move" if move else "copy")
         if await asyncio.to_thread(_is_same, place, target):
             raise ValueError(f"`to` is the object itself: {place.url}")
         known = (await objects.payload_of(store, place.key)).known
@@ -270,16 +278,18 @@ class _Task:
             raise ValueError("`delete` requires a key, or `keys`")
         deleted = 0
         for key in targets:
-            if "*" in key and not await objects.exists(store, key):
-                raise ValueError(
-                    f"{place._replace(key=key).url}: `delete` takes no pattern; loop over the objects of a list"
-                )
+            await self._check_key(store, place._replace(key=key), "delete")
             try:
                 await obstore.delete_async(store, key)
                 deleted += 1
             except FileNotFoundError:
                 continue  # deleting is idempotent
         return ok({"deleted": deleted}, object={**NULLS, "uri": place.url})
+
+    async def _check_key(self, store: Any, place: ObjectLocation, action: str) -> None:
+        """ValueError for a pattern, unless an object has this name."""
+        if "*" in place.key and not await objects.exists(store, place.key):
+            raise ValueError(f"{place.url}: `{action}` takes no pattern; {EVERY}")
 
     async def _head(self, store: Any, place: ObjectLocation) -> Outcome:
         payload = await objects.payload_of(store, place.key)

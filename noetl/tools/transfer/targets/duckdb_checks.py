@@ -6,6 +6,7 @@ types and constraints of the table by queries that do not fail.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from noetl.data.sql import quote_column
@@ -16,6 +17,10 @@ CONSTRAINTS_QUERY = (
     "SELECT constraint_type, constraint_text, expression, constraint_column_names, referenced_table, "
     "referenced_column_names FROM duckdb_constraints() WHERE table_name = ? AND schema_name = ? AND "
     "database_name = current_database() ORDER BY constraint_index"
+)
+INDEXES_QUERY = (
+    "SELECT index_name, expressions::VARCHAR[] FROM duckdb_indexes() WHERE is_unique AND table_name = ? AND "
+    "schema_name = ? AND database_name = current_database() ORDER BY index_name"
 )
 
 
@@ -58,13 +63,70 @@ class TableChecks(NamedTuple):
         absent = {name: f"NULL::{kind}" for name, kind in self.types.items() if name not in given}
         selected = ", ".join(f"{text} AS {quote_column(name)}" for name, text in {**converted, **absent}.items())
         incoming = f"(SELECT {selected}, {ROW} FROM {VIEW}) AS incoming"
-        constraints = self.cursor.execute(CONSTRAINTS_QUERY, [self.names[1], self.names[0]]).fetchall()
+        place = [self.names[1], self.names[0]]
+        constraints = self.cursor.execute(CONSTRAINTS_QUERY, place).fetchall()
+        indexes = self.cursor.execute(INDEXES_QUERY, place).fetchall()
+        key = sorted(map(quote_column, self.key))
+        unique = {
+            f"violates the unique index {name} ({', '.join(expressions)})": expressions
+            for name, expressions in indexes
+            if sorted(quote_column(each.strip('"')) for each in expressions) != key
+        }
         for kind, text, expression, columns, other, others in constraints:
+            if not set(columns) <= set(converted):
+                continue
+            if kind in ("PRIMARY KEY", "UNIQUE") and sorted(columns) != sorted(self.key):
+                unique[f"violates the constraint {text}"] = [quote_column(name) for name in columns]
             query = self._violations(kind, expression, columns, (other, others), incoming)
-            if query and set(columns) <= set(converted):
+            if query is not None:
                 what = f"{', '.join(columns)} {text}" if kind == "NOT NULL" else text
                 self._note(found, query, f"violates the constraint {what}")
+        self._note_repeated(found, unique, incoming)
         return found
+
+    def _note_repeated(self, found: dict[int, str], unique: Mapping[str, list[str]], incoming: str) -> None:
+        """Note the rows whose values another row has: of the table, or one before them that is accepted.
+
+        With `key` rows with the same key replace each other, and share their values."""
+        owners: dict[int, int] = {}  # row -> the number of its key, or the row itself
+        uses: dict[int, list[tuple[str, int, bool]]] = {}  # row -> reason, number of the values, whether they are taken
+        for reason, expressions in unique.items():
+            for row, owner, values, is_taken in self.cursor.execute(self._uses(expressions, incoming)).fetchall():
+                owners[row] = owner
+                if values is not None:
+                    uses.setdefault(row, []).append((reason, values, is_taken))
+        holders: dict[tuple[str, int], int] = {}
+        held: dict[int, list[tuple[str, int]]] = {}
+        for row in sorted(owners.keys() - found.keys()):
+            owner, own = owners[row], uses.get(row, [])
+            wrong = [reason for reason, values, taken in own if taken or holders.get((reason, values), owner) != owner]
+            if wrong:
+                found[row] = wrong[0]
+                continue
+            for place in held.pop(owner, ()):
+                del holders[place]
+            held[owner] = [(reason, values) for reason, values, _ in own]
+            holders.update(dict.fromkeys(held[owner], owner))
+
+    def _uses(self, expressions: Sequence[str], incoming: str) -> str:
+        """The query for rows whose unique values others have, or whose key occurs again."""
+        names = [f"noetl_value_{number}" for number in range(len(expressions))]
+        values = ", ".join(f"{each} AS {name}" for each, name in zip(expressions, names, strict=True))
+        keys = [quote_column(name) for name in self.key]
+        complete = " AND ".join(f"i.{name} IS NOT NULL" for name in names)
+        same = " AND ".join(f"t.{name} = i.{name}" for name in names)
+        owner = f"dense_rank() OVER (ORDER BY {', '.join(keys)})" if keys else ROW
+        again = f"count(*) OVER (PARTITION BY {', '.join(keys)}) > 1" if keys else "false"
+        if keys:  # rows with the same key are replaced
+            same += f" AND ({' AND '.join(f't.{name} = i.{name}' for name in keys)}) IS NOT TRUE"
+        table = f"(SELECT {', '.join([*keys, values])} FROM {self.table}) AS t"
+        return (
+            f"SELECT {ROW}, owner, place, taken FROM (SELECT {ROW}, {owner} AS owner, {again} AS again, "
+            f"CASE WHEN {complete} THEN dense_rank() OVER (ORDER BY {', '.join(names)}) END AS place, "
+            f"count(*) OVER (PARTITION BY {', '.join(names)}) > 1 AS repeated, "
+            f"{complete} AND EXISTS (SELECT 1 FROM {table} WHERE {same}) AS taken "
+            f"FROM (SELECT *, {values} FROM {incoming}) AS i) WHERE again OR taken OR (repeated AND place IS NOT NULL)"
+        )
 
     def _violations(
         self, kind: str, expression: str, columns: list[str], other: tuple[str, list[str]], incoming: str
@@ -74,16 +136,6 @@ class TableChecks(NamedTuple):
             return f"SELECT {ROW} FROM {incoming} WHERE {names[0]} IS NULL"
         if kind == "CHECK":
             return f"SELECT {ROW} FROM {incoming} WHERE NOT coalesce(TRY({expression}), true)"
-        if kind in ("PRIMARY KEY", "UNIQUE") and sorted(columns) != sorted(self.key):
-            same = " AND ".join(f"t.{name} = incoming.{name}" for name in names)
-            complete = " AND ".join(f"{name} IS NOT NULL" for name in names)
-            repeated = f"row_number() OVER (PARTITION BY {', '.join(names)} ORDER BY {ROW}) > 1"
-            if self.key:  # rows with the same key are replaced
-                return None
-            return (
-                f"SELECT {ROW} FROM (SELECT *, {repeated} AS repeated FROM {incoming}) AS incoming "
-                f"WHERE {complete} AND (repeated OR EXISTS (SELECT 1 FROM {self.table} AS t WHERE {same}))"
-            )
         if kind == "FOREIGN KEY":
             table = f"{quote_column(self.names[0])}.{quote_column(other[0])}"
             pairs = zip(other[1], names, strict=True)
