@@ -456,6 +456,37 @@ def test_a_table_with_booleans_is_copied_again(server):
     assert server.sql(f"SELECT b FROM {copy} ORDER BY id") == [{"b": 1}, {"b": 0}]
 
 
+@pytest.mark.parametrize("key", ["", "PRIMARY KEY"])
+def test_an_upsert_does_not_depend_on_the_pages_of_its_rows(server, tmp_path, key):
+    for parts in ([[{"id": 1, "a": 1}], [{"id": 2, "b": 2}]], [[{"id": 2, "b": 2}], [{"id": 1, "a": 1}]]):
+        table = server.create_table([], f"id BIGINT {key}, a BIGINT DEFAULT 5, b BIGINT, c TEXT")
+        server.sql(f"INSERT INTO {table} VALUES (1, 9, 9, 'kept'), (2, 9, 9, 'kept')")
+        for number, rows in enumerate(parts):
+            pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{number}.parquet")
+        target = {
+            "kind": "mysql", "auth": server.auth, "table": table, "mode": "upsert", "key": "id", "schema": "evolve",
+        }  # fmt: skip
+        assert transfer({"kind": "file", "path": str(tmp_path / "*.parquet")}, target).error is None
+        assert server.sql(f"SELECT * FROM {table} ORDER BY id") == [
+            {"id": 1, "a": 1, "b": None, "c": "kept"},
+            {"id": 2, "a": None, "b": 2, "c": "kept"},
+        ]
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_booleans_beside_texts_are_the_same_text_for_every_chunk_size(server, size):
+    table = server.create_table([], "id INT, v BOOLEAN, t TEXT, j JSON")
+    server.sql(f"INSERT INTO {table} VALUES (1, TRUE, 'old', '[]'), (2, 5, '1', NULL)")
+    values = [True, "x", False]
+    rows = [{"id": number, "v": value, "t": value, "j": number == 3} for number, value in enumerate(values, start=3)]
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "schema": "evolve"}
+    assert transfer(rows, target, chunk={"size": size}).error is None
+    found = server.sql(f"SELECT v, t, j FROM {table} ORDER BY id")
+    assert [row["v"] for row in found] == ["true", "5", "true", "x", "false"]
+    assert [row["t"] for row in found] == ["old", "1", "true", "x", "false"]
+    assert [row["j"] for row in found][2:] == ["true", "false", "false"]
+
+
 @pytest.mark.parametrize("schema", [{}, {"schema": "evolve"}])
 def test_texts_beside_other_values_have_no_quotes_in_a_text_column(server, schema):
     table = server.create_table([], "id INT, v VARCHAR(20), n INT")
