@@ -513,6 +513,23 @@ def test_texts_of_json_have_no_quotes_in_a_column_that_becomes_text(place: Place
     assert found == {"ab", "7", '{"x":"y"}', None, "c"}
 
 
+@pytest.mark.parametrize("declared", ["numeric", "decimal(30, 2)"])
+@pytest.mark.parametrize("schema", ["freeze", "evolve", None])
+def test_decimals_without_a_fraction_fit_integers(place: Place, schema: str | None, declared: str) -> None:
+    place.query("create table t (v bigint)")
+    source = {"kind": "data", "data": [{"v": "9007199254740993.0"}, {"v": "3.00"}, {"v": "1e3"}, {"v": None}]}
+    good(move(place.folder, {**source, "types": {"v": declared}}, place.target(schema=schema)))
+    assert place.query("select v from t where v is not null order by v") == [(3,), (1000,), (2**53 + 1,)]
+    assert place.type_of("v") == "bigint"
+
+
+def test_null_in_json_is_a_text_of_a_column_that_becomes_text(place: Place) -> None:
+    place.query("create table t (id int, v json)")
+    place.query("""insert into t values (1, 'null'), (2, null), (3, '"x"'), (4, '[1]')""")
+    good(move(place.folder, [{"id": 5, "v": "not json"}], place.target(schema="evolve")))
+    assert [row[0] for row in place.query("select v from t order by id")] == ["null", None, "x", "[1]", "not json"]
+
+
 def test_large_numbers_without_a_fraction_fit_integers(place: Place) -> None:
     place.query("create table t (v bigint)")
     pq.write_table(pa.table({"v": [1e10, None, 2.0]}), place.folder / "in.parquet")

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import duckdb
 import psycopg
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from devcluster import services
@@ -192,9 +193,16 @@ def sources(ends: Ends, samples: list[Sample]) -> dict[str, dict[str, Any]]:
     _fill_postgres(ends, samples)
     local = local_sources(ends.folder, samples)
     data = local.pop("data")
+    rows = [json.loads(line) for line in (ends.folder / "in.jsonl").read_text().splitlines()]
+    (ends.folder / "in.json").write_text(json.dumps(rows))
+    stored = pq.read_table(ends.folder / "in.parquet")
+    with pa.ipc.new_stream(ends.folder / "in.arrow", stored.schema) as file:
+        file.write_table(stored)
     return {
         "postgres": {"kind": "postgres", "auth": ends.database, **ORDER},
         **local,
+        "Arrow": {"kind": "file", "path": "in.arrow"},
+        "JSON": {"kind": "file", "path": "in.json", "types": declared(samples)},
         "http": {"kind": "http", "url": f"{ends.api}/in.jsonl", "types": declared(samples)},
         "data": data,
     }
@@ -318,6 +326,7 @@ def targets(ends: Ends) -> dict[str, tuple[dict[str, Any], Callable[[list[Sample
     return {
         "postgres": ({"kind": "postgres", "auth": ends.database, "table": "out"}, lambda s: _read_postgres(ends, s)),
         **local_targets(ends.folder),
+        "Arrow": ({"kind": "file", "path": "out.arrow"}, lambda s: _read_arrow(ends.folder / "out.arrow", s)),
         "S3 (Parquet)": (
             {"kind": "s3", "path": f"s3://{ends.bucket}/out.parquet", "auth": parts},
             lambda s: _read_s3(ends, s),
@@ -385,6 +394,11 @@ def _read_sqlite(folder: Path, samples: list[Sample]) -> list[Stored]:
 
 def _read_parquet(path: Any, samples: list[Sample]) -> list[Stored]:
     return read_table(pq.read_table(path).sort_by("id"), samples)
+
+
+def _read_arrow(path: Path, samples: list[Sample]) -> list[Stored]:
+    with pa.ipc.open_stream(path.read_bytes()) as stream:
+        return read_table(stream.read_all().sort_by("id"), samples)
 
 
 def read_table(table: Any, samples: list[Sample]) -> list[Stored]:

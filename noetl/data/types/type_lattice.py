@@ -360,10 +360,11 @@ def _is_changed(column: Any, given: ColumnKind, existing: ColumnKind) -> bool:
         return False
     texts = pc.unique(column.cast(pa.string())).drop_null()
     texts = texts.filter(pc.match_substring_regex(texts, _CONVERTED))
-    if existing == SQLITE_NUMBER:
-        whole = pc.match_substring_regex(texts, _WHOLE)
-        if _numbers(texts.filter(whole), ColumnKind("bigint")) is None:
-            texts = texts.filter(pc.invert(whole))
+    whole = pc.match_substring_regex(texts, _WHOLE)
+    for number in map(int, texts.filter(whole).to_pylist()):  # one that is no integer of SQLite becomes a double
+        if not -(2**63) <= number < 2**63 or (existing == SQLITE_REAL and int(float(number)) != number):
+            return True
+    texts = texts.filter(pc.invert(whole))
     return bool(len(texts)) and _texts(texts, ColumnKind("double")) is not None
 
 

@@ -291,9 +291,13 @@ class Transfer:
             for target in [*(state.target for state in self.states), *(each.target for each in self.quarantines)]:
                 await self._abort(target)
             raise
-        for state in self.states:
-            if not state.active:
-                await self._abort(state.target)
+        else:
+            for state in self.states:
+                if not state.active:
+                    await self._abort(state.target)
+        finally:
+            for state in self.states:
+                state.target.release()
 
     async def _abort(self, target: Target) -> None:
         await roll_back(self.call, target.plan.label, target.abort())

@@ -133,14 +133,18 @@ def column_type(field: Any, *, key: bool = False) -> str:
     return KEY_TEXT if key else "LONGTEXT"
 
 
-def values_of(table: Any, is_json: Callable[[str], bool]) -> list[tuple[Any, ...]]:
-    """The rows of a table as values that the driver can send; a text beside other JSON is JSON in JSON columns."""
-    table = mixed_as_text(table, is_json)
-    columns = [_sendable(table.column(index), field) for index, field in enumerate(table.schema)]
+def values_of(table: Any, kind_of: Callable[[str], str]) -> list[tuple[Any, ...]]:
+    """The rows of a table as values that the driver can send; `kind_of` gives the portable type of a column.
+
+    A text beside other JSON is JSON in JSON columns."""
+    table = mixed_as_text(table, lambda name: kind_of(name) == "json")
+    columns = [_sendable(table.column(index), field, kind_of(field.name)) for index, field in enumerate(table.schema)]
     return list(zip(*columns, strict=True)) if columns else []
 
 
-def _sendable(column: Any, field: Any) -> list[Any]:
+def _sendable(column: Any, field: Any, kind: str) -> list[Any]:
+    if pa.types.is_boolean(field.type) and kind.startswith(("json", "text", "varchar", "char")):
+        column = column.cast(pa.string())  # true, not 1
     if pa.types.is_nested(field.type):
         return [None if value is None else json.dumps(jsonable(value)) for value in column.to_pylist()]
     if pa.types.is_timestamp(field.type):

@@ -42,6 +42,7 @@ class MysqlTarget(RowTarget):
         self._names: list[str] = []
         self._types: dict[str, str] = {}
         self._changes: list[str] = []  # of the table, which are made before the rows are merged
+        self._booleans: list[str] = []  # columns of booleans that become text
         self._runs: list[tuple[list[str], int]] = []
 
     def _use_staging(self, suffix: str) -> None:
@@ -79,7 +80,7 @@ class MysqlTarget(RowTarget):
         if self._staged and self._names != table.schema.names:
             await self._end_run()
         self._names = list(table.schema.names)
-        rows = values_of(table, self._is_json)
+        rows = values_of(table, self._kind_of)
         if table.nbytes > self._largest:
             self._check_sizes(rows)
         if self.call.mode == "upsert":
@@ -100,8 +101,8 @@ class MysqlTarget(RowTarget):
         await self._open()
         return self._types
 
-    def _is_json(self, name: str) -> bool:
-        return any(kind == "json" for known, kind in self._types.items() if known.lower() == name.lower())
+    def _kind_of(self, name: str) -> str:
+        return next((kind for known, kind in self._types.items() if known.lower() == name.lower()), "")
 
     def identifier(self, name: str) -> str:
         """The name in lower case, which MySQL does not distinguish from upper case."""
@@ -116,8 +117,17 @@ class MysqlTarget(RowTarget):
         await self._execute(f"ALTER TABLE {self._staging} {', '.join(changes)}")
         await self._deleted.widen(self._table, widen)
         await self._begin()  # it has ended the transaction, and with it the savepoints of chunks
+        booleans = [name for name, kind in widen.items() if kind == "text" and self._types[name] == "tinyint(1)"]
+        await self._spell_booleans(self._staging, booleans)
+        self._booleans += booleans
         self._changes += changes
         self._types |= {field.name: table_columns.portable(column_type(field)) for field in add} | widen
+
+    async def _spell_booleans(self, table: str, names: list[str]) -> None:
+        """Write booleans of a column that became text as later chunks do; MySQL stores them as 1 and 0."""
+        for name in map(quoted, names):
+            value = f"CASE {name} WHEN '1' THEN 'true' WHEN '0' THEN 'false' ELSE {name} END"
+            await self._execute(f"UPDATE {table} SET {name} = {value}")
 
     async def prepare(self) -> None:
         """Alter the tables and merge the collected rows."""
@@ -129,6 +139,7 @@ class MysqlTarget(RowTarget):
                 if each._changes:
                     await self._execute(f"ALTER TABLE {each._table} {', '.join(each._changes)}")
             await self._begin()
+        await self._spell_booleans(self._table, self._booleans)
         await self._deleted.apply(self._table)
         if self.call.mode == "replace":
             await self._execute(f"DELETE FROM {self._table}")
@@ -171,7 +182,7 @@ class MysqlTarget(RowTarget):
         """Delete rows by key: collected ones now, those of the table before the others are merged."""
         await self._open()
         await self._stage()
-        await self._deleted.add(keys.schema.names, values_of(keys, self._is_json))
+        await self._deleted.add(keys.schema.names, values_of(keys, self._kind_of))
         await self._begin()
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
@@ -316,11 +327,24 @@ class MysqlTarget(RowTarget):
             self._runs.append((self._names, last))
 
     async def _merge(self) -> None:
-        """Write the collected rows to the table, each with the columns it has: others keep their values."""
+        """Write the collected rows to the table; columns that none of them has keep their values."""
         await self._end_run()
+        if self.call.mode == "upsert" and len(self._runs) > 1:
+            await self._join_runs()
         for names, last in self._runs:
             await self._merge_run(names, last)
         self._runs = []
+
+    async def _join_runs(self) -> None:
+        """Make one run of all: a column that only other rows have is null, not its default."""
+        names = list(dict.fromkeys(name for columns, _ in self._runs for name in columns))
+        first = 0
+        for columns, last in self._runs:
+            if missing := [f"{quoted(name)} = NULL" for name in names if name not in columns]:
+                where = f"{ROW} > {first} AND {ROW} <= {last}"
+                await self._execute(f"UPDATE {STAGING} SET {', '.join(missing)} WHERE {where}")
+            first = last
+        self._runs = [(names, first)]
 
     async def _merge_run(self, names: Sequence[str], last: int) -> None:
         """Merge the rows up to the last one; each statement uses the temporary table once, as MySQL requires."""

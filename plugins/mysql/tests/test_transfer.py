@@ -477,6 +477,23 @@ def test_a_table_with_booleans_is_copied_again(server):
     assert server.sql(f"SELECT b FROM {copy} ORDER BY id") == [{"b": 1}, {"b": 0}]
 
 
+@pytest.mark.parametrize("key", ["", "PRIMARY KEY"])
+def test_an_upsert_does_not_depend_on_the_pages_of_its_rows(server, tmp_path, key):
+    for parts in ([[{"id": 1, "a": 1}], [{"id": 2, "b": 2}]], [[{"id": 2, "b": 2}], [{"id": 1, "a": 1}]]):
+        table = server.create_table([], f"id BIGINT {key}, a BIGINT DEFAULT 5, b BIGINT, c TEXT")
+        server.sql(f"INSERT INTO {table} VALUES (1, 9, 9, 'kept'), (2, 9, 9, 'kept')")
+        for number, rows in enumerate(parts):
+            pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{number}.parquet")
+        target = {
+            "kind": "mysql", "auth": server.auth, "table": table, "mode": "upsert", "key": "id", "schema": "evolve",
+        }  # fmt: skip
+        assert transfer({"kind": "file", "path": str(tmp_path / "*.parquet")}, target).error is None
+        assert server.sql(f"SELECT * FROM {table} ORDER BY id") == [
+            {"id": 1, "a": 1, "b": None, "c": "kept"},
+            {"id": 2, "a": None, "b": 2, "c": "kept"},
+        ]
+
+
 @pytest.mark.parametrize("size", [1, 100])
 def test_booleans_beside_texts_are_the_same_text_for_every_chunk_size(server, size):
     table = server.create_table([], "id INT, v BOOLEAN, t TEXT, j JSON")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import record_columns
 from noetl.data.types.type_lattice import ColumnKind
+from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import RowError
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
@@ -16,6 +18,7 @@ from noetl.tools.transfer.nested_rows import Path, child_name
 from noetl.tools.transfer.rejected_rows import ROW, RejectedRows
 from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
+from noetl.tools.transfer.targets.earlier_rows import EarlierRows
 from noetl.tools.transfer.targets.first_columns import as_first
 from noetl.tools.transfer.transfer_plan import DATABASES, TargetPlan, is_deferred
 
@@ -41,6 +44,7 @@ class Target:
         self.begun = False
         self.recorded: dict[str, str] = {}  # columns of the rows and their types, for the lineage
         self._known: dict[str, ColumnKind] | None = None  # the columns of the table, if there is a contract
+        self._earlier: EarlierRows | None = None  # of mode upsert, if there is a contract
         self.first: Any = None  # the columns that this transfer has created, if later rows cannot change them
 
     @property
@@ -123,6 +127,8 @@ class Target:
         """The rows that the schema contract lets through; the table is changed as far as the contract allows it."""
         if self._known is None:
             self._known = await self.known_columns()
+            if self.plan.mode == "upsert" and self.clears_columns:
+                self._earlier = EarlierRows(self.plan.key, self._known)
         table = self._as_stored(table, self._known)
         known = {**self._known, ROW: ColumnKind("other")} if self.bad_rows is not None else self._known
         table = await contract.fitting(await contract.admit(table, known), known)
@@ -227,6 +233,12 @@ class Target:
         """Delete the rows with these values in these columns."""
         raise NotImplementedError
 
+    clears_columns = True  # whether rows that a load has written can get null in other columns
+
+    async def clear_columns(self, keys: Any, columns: Sequence[str]) -> None:
+        """Set columns to null in the rows with these keys."""
+        raise NotImplementedError
+
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table and their types."""
         raise NotImplementedError
@@ -239,7 +251,26 @@ class Target:
         """Write the rows of one chunk, in the columns that this transfer has created."""
         if self.first is not None:
             table = as_first(table, self.first, self.plan.label, complete=not self.plan.commits)
+        if self._earlier is None:
+            await self.write(table, chunk)
+            return
+        table = self._earlier.completed(table)
+        await self._clear_earlier(self._earlier, self._earlier.appearing(table.schema.names))
         await self.write(table, chunk)
+        await in_thread(partial(self._earlier.add, table))
+
+    async def _clear_earlier(self, earlier: EarlierRows, columns: list[str]) -> None:
+        try:
+            for keys in earlier.written() if columns else ():
+                await self.clear_columns(keys, columns)
+        except Exception as failure:
+            info = self.explain(failure)
+            if info is None:
+                raise
+            raise BadInput(
+                f"{self.plan.label}: the first rows of this load have no {', '.join(columns)}, which later rows have, "
+                f"and it cannot become null in them: {info.message}"
+            ) from failure
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Write the rows of one chunk."""
@@ -276,6 +307,11 @@ class Target:
 
     async def abort(self) -> None:
         """Roll back as far as possible, and release resources."""
+
+    def release(self) -> None:
+        """Remove temporary files, after a commit or an abort."""
+        if self._earlier is not None:
+            self._earlier.close()
 
     def explain(self, failure: Exception) -> Any:
         """The error for an exception of this target's driver; None for other exceptions."""

@@ -44,6 +44,10 @@ SMALL_GROUP_LIMIT_MB, SMALL_GROUP_COLUMN_MB = 64, 0.06
 LARGE_COMMIT = 16 << 20
 
 
+def _same_keys(keys: Any) -> str:
+    return " AND ".join(f"t.{quote_column(name)} = k.{quote_column(name)}" for name in keys.schema.names)
+
+
 def _qualified_name(parts: Any) -> str:
     return ".".join(quote_column(part) for part in parts)
 
@@ -78,7 +82,7 @@ class DuckdbTarget(DatabaseFileTarget):
     async def delete_rows(self, keys: Any) -> None:
         """Delete rows by key."""
         await self._open()
-        same = " AND ".join(f"t.{quote_column(name)} = k.{quote_column(name)}" for name in keys.schema.names)
+        same = _same_keys(keys)
 
         def delete() -> None:
             self._cursor.register(VIEW, keys)
@@ -88,6 +92,18 @@ class DuckdbTarget(DatabaseFileTarget):
             self._cursor.unregister(VIEW)
 
         await self._run_in_thread(delete)
+
+    async def clear_columns(self, keys: Any, columns: Sequence[str]) -> None:
+        """Set columns to null by key."""
+        nulls = ", ".join(f"{quote_column(name)} = NULL" for name in columns)
+
+        def clear() -> None:
+            self._merge_staged()
+            self._cursor.register(VIEW, keys)
+            self._cursor.execute(f"UPDATE {self._table} AS t SET {nulls} FROM {VIEW} AS k WHERE {_same_keys(keys)}")
+            self._cursor.unregister(VIEW)
+
+        await self._run_in_thread(clear)
 
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         super().__init__(call, plan, peers)
@@ -168,7 +184,8 @@ class DuckdbTarget(DatabaseFileTarget):
         for name, kind in changes.widen.items():
             wide = "VARCHAR" if kind in (TEXT, NUMERIC) else str(kind).replace("numeric[]", "VARCHAR[]")
             column = quote_column(name)
-            value = f" USING {column}->>'$'" if self._is_structured(name) else ""  # a text without quotes
+            # A text without quotes; null of JSON is a value.
+            value = f" USING coalesce({column}->>'$', {column}::VARCHAR)" if self._is_structured(name) else ""
             actions.append(f"ALTER COLUMN {column} TYPE {wide}{value}")
         for field in changes.define:
             self._comment(field.name, "NULL")

@@ -265,6 +265,11 @@ class NestedTarget(Target):
             await child.abort()
         await self._root.abort()
 
+    def release(self) -> None:
+        """Remove temporary files."""
+        for table in (self._root, *self._children.values()):
+            table.release()
+
     # ── what was loaded before: beside the root table ────────────────────────────────────────
 
     def require_table(self, reason: str) -> None:

@@ -30,6 +30,7 @@ class PluginTarget(Target):
     A target whose fields read `chunk` is opened, written and committed once for each chunk."""
 
     defines_types = False
+    clears_columns = False
     CHUNK_BYTES = 4 << 20  # drivers hold the rows as plain data, and several times as what they send
 
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:

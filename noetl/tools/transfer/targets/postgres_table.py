@@ -85,7 +85,7 @@ def alter_table(table: str, changes: Changes, documents: Container[str]) -> list
         # As text on the way: a double would be rounded to 15 digits.
         value = f"{column}::{'text::' if wide == 'numeric' else ''}{wide}"
         if name in documents and wide == "text":
-            value = f"{column} #>> '{{}}'"  # a text without quotes
+            value = f"COALESCE({column} #>> '{{}}', {column}::text)"  # a text without quotes; null of JSON is a value
         actions.append(f"ALTER COLUMN {column} TYPE {wide} USING {value}")
     actions += [f"ALTER COLUMN {quote_column(field.name)} TYPE {type_of(field)} USING NULL" for field in changes.define]
     altered = [f"ALTER TABLE {quote_name(table)} {', '.join(actions)}"] if actions else []
@@ -149,15 +149,21 @@ def select_child_tables(table: str) -> tuple[str, list[str]]:
     return text, [quote_name(table), beginning(split_name(table)[-1])]
 
 
-def delete_by_key(table: str, names: Sequence[str]) -> tuple[list[str], str, str]:
-    """Statements that create a temporary table of keys, copy into it, and delete the rows that have them."""
+def change_by_key(table: str, names: Sequence[str], cleared: Sequence[str]) -> tuple[list[str], str, str]:
+    """Statements that create a temporary table of keys, copy into it, and delete the rows that have them.
+
+    With `cleared`, these columns of the rows are set to null instead."""
     keys = "noetl_keys"
     create = [
         f"DROP TABLE IF EXISTS pg_temp.{keys}",
         f"CREATE TEMP TABLE {keys} ON COMMIT DROP AS SELECT {column_list(names)} FROM {quote_name(table)} LIMIT 0",
     ]
     same = " AND ".join(f"t.{quote_column(name)} = k.{quote_column(name)}" for name in names)
-    return create, copy_in(keys, names, "csv"), f"DELETE FROM {quote_name(table)} AS t USING {keys} AS k WHERE {same}"
+    change = f"DELETE FROM {quote_name(table)} AS t USING {keys} AS k WHERE {same}"
+    if cleared:
+        nulls = ", ".join(f"{quote_column(name)} = NULL" for name in cleared)
+        change = f"UPDATE {quote_name(table)} AS t SET {nulls} FROM {keys} AS k WHERE {same}"
+    return create, copy_in(keys, names, "csv"), change
 
 
 def select_missing_key(key: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from decimal import Decimal
 from typing import Any
@@ -18,7 +18,7 @@ import msgspec
 import psycopg
 
 from noetl.connections import postgres
-from noetl.data.arrow_tables import meaning_of, plain_column
+from noetl.data.arrow_tables import MAX_DIGITS, meaning_of, plain_column
 from noetl.data.sql import quote_name
 from noetl.data.types import extended_dates as far_dates
 from noetl.data.types.type_lattice import UNTYPED, UNTYPED_COMMENT, ColumnKind, kind_in_database
@@ -63,14 +63,22 @@ class PostgresTarget(LedgerTarget):
 
     async def delete_rows(self, keys: Any) -> None:
         """Delete rows by key, with the keys in a temporary table."""
+        await self._change_rows(keys, ())
+
+    async def clear_columns(self, keys: Any, columns: Sequence[str]) -> None:
+        """Set columns to null by key."""
+        await self.prepare()
+        await self._change_rows(keys, columns)
+
+    async def _change_rows(self, keys: Any, columns: Sequence[str]) -> None:
         connection, table = await self._connect(), str(self.plan.fields["table"])
-        create, copy, delete = pg_table.delete_by_key(table, keys.schema.names)
+        create, copy, change = pg_table.change_by_key(table, keys.schema.names, columns)
         for statement in create:
             await connection.execute(statement)
         data = encode_csv(keys, column_encodings(keys.schema, await table_columns(connection, table)))
         async with connection.cursor().copy(copy) as writer:
             await writer.write(data)
-        await connection.execute(delete)
+        await connection.execute(change)
 
     async def begin(self, schema: Any) -> None:
         """Connect, and create or empty the table."""
@@ -354,7 +362,7 @@ def column_encodings(schema: Any, known: list[pg_table.PgColumn]) -> list[str]:
             )
         elif pa.types.is_duration(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
             encodings.append("text")
-        elif pa.types.is_floating(kind) and column is not None and column.type in ("int2", "int4", "int8"):
+        elif _may_have_fraction(field) and column is not None and column.type in ("int2", "int4", "int8"):
             encodings.append("whole")
         elif meaning_of(field) == "json" and column is not None and column.category == "A":
             encodings.append("documents" if column.type in ("_json", "_jsonb") else "array-of-json")
@@ -389,12 +397,19 @@ def encode_csv(table: Any, encodings: list[str]) -> bytes:
     return data
 
 
+def _may_have_fraction(field: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_floating(field.type) or pa.types.is_decimal(field.type) or meaning_of(field) == "number")
+
+
 def _whole(column: Any) -> Any:
-    """Numbers without a fraction as integers, since 1e+10 is none; PostgreSQL rejects others."""
+    """Numbers without a fraction as integers, since 1e+10 and 3.0 are none; PostgreSQL rejects others."""
     import pyarrow as pa
 
     try:
-        return column.cast(pa.int64())
+        numbers = column.cast(pa.decimal128(MAX_DIGITS, 9)) if pa.types.is_string(column.type) else column
+        return numbers.cast(pa.int64())
     except pa.ArrowInvalid:
         return column
 

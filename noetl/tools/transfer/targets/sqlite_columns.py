@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from noetl.connections import sqlite as lite
-from noetl.data.arrow_tables import is_mixed, meaning_of, plain_column, text_of
+from noetl.data.arrow_tables import is_mixed, meaning_of, plain_column, text_of, text_values
 from noetl.data.types.type_lattice import SQLITE_NUMBER, SQLITE_REAL, ColumnKind
 from noetl.tools.transfer.bad_rows import RowError
 
@@ -58,8 +58,11 @@ def stored_values(column: Any, field: Any, declared: str, label: str) -> list[An
     """The values for a column of a declared type, which keeps them as they are; RowError if it would round one."""
     import pyarrow as pa
 
-    values = sqlite_values(column, field)
     affinity = _affinity(declared)
+    if affinity == "text" and is_mixed(field):  # true and 0.1 as in a chunk without texts, not 1 and 15 digits
+        texts: list[Any] = text_values(column, field).to_pylist()
+        return texts
+    values = sqlite_values(column, field)
     if affinity == "text" and pa.types.is_floating(field.type):
         return [repr(value) if isinstance(value, float) else value for value in values]  # SQLite writes 15 digits
     if affinity == "text" and pa.types.is_boolean(field.type):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 from noetl.connections import sqlite as lite
@@ -107,11 +108,18 @@ class SqliteTarget(DatabaseFileTarget):
     async def delete_rows(self, keys: Any) -> None:
         """Delete rows by key."""
         await self._open()
+        await self._change_rows(f"DELETE FROM {self._table}", keys)
+
+    async def clear_columns(self, keys: Any, columns: Sequence[str]) -> None:
+        """Set columns to null by key."""
+        nulls = ", ".join(f"{quote_column(name)} = NULL" for name in columns)
+        await self._change_rows(f"UPDATE {self._table} SET {nulls}", keys)
+
+    async def _change_rows(self, statement: str, keys: Any) -> None:
         same = " AND ".join(f"{quote_column(name)} = ?" for name in keys.schema.names)
         columns = [sqlite_values(keys.column(number), field) for number, field in enumerate(keys.schema)]
         rows = list(zip(*columns, strict=True))
-        statement = f"DELETE FROM {self._table} WHERE {same}"
-        await self._run_in_thread(lambda: self._session.executemany(statement, rows))
+        await self._run_in_thread(lambda: self._session.executemany(f"{statement} WHERE {same}", rows))
 
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table; their values have any type, and some change numbers."""

@@ -36,7 +36,7 @@ class RowSpool:
             wanted = self._kept.get(field.name)
             if wanted is not None and _fitted(table.column(field.name), field, wanted)[1] is not wanted:
                 del self._kept[field.name]
-        if self._last is None or not table.schema.equals(self._last, check_metadata=True):
+        if self._writer is None or not table.schema.equals(self._last, check_metadata=True):
             self._close_writer()
             self._paths.append(Path(self._folder.name, f"{len(self._paths)}.arrow"))
             self._writer = pa.ipc.new_stream(self._paths[-1], table.schema)
