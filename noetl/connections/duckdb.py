@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from noetl.connections.duckdb_memory import scan_options, set_options
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.data.duckdb_files import literal
 from noetl.data.duckdb_results import exact_parts
@@ -42,6 +43,7 @@ class Database:
         self._shared: Any = None  # what the calls of the open instance have in common
         self.row_group: int | None = None  # of the open instance
         self._timer: asyncio.TimerHandle | None = None
+        self._limits: list[str] = []  # settings that the only call has changed
 
     @asynccontextmanager
     async def cursor(
@@ -63,6 +65,7 @@ class Database:
                 await self._open(wait, row_group)
                 self._users += 1
                 self._unused.clear()
+                self._lift_limits()
             try:
                 cursor = self._instance.cursor()
                 try:
@@ -73,10 +76,21 @@ class Database:
                 finally:
                     cursor.close()
             finally:
+                if self._users == 1:
+                    self._lift_limits()
                 self._users -= 1
                 if not self._users:
                     self._unused.set()
                 self._close_later()
+
+    def limit_memory(self, cursor: Any, bound: Bound) -> None:
+        """Let a query that only reads rows need little memory, unless and until other calls use the database."""
+        if self._users == 1:
+            self._limits = set_options(cursor, scan_options(cursor, bound))
+
+    def _lift_limits(self) -> None:
+        while self._limits:
+            self._instance.execute(f"RESET {self._limits.pop()}")
 
     def close(self) -> None:
         """Close the file."""

@@ -7,6 +7,7 @@ import json
 import sqlite3
 import tracemalloc
 import zipfile
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from noetl.connections import duckdb as duck
+from noetl.connections import duckdb_memory as duck_memory
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.data import csv_text, duckdb_files, table_files
+from noetl.data.sql import bind
 from noetl.testing.tools import ToolHost, run_tool
 from noetl.tools.transfer import chunks, sources
 from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows
@@ -245,3 +249,72 @@ def test_only_some_rows_of_a_workbook_are_in_memory(tmp_path: Path, monkeypatch:
     assert sum(count for count, _, _ in found) == 19_997
     assert {kind for _, kind, _ in found} == {pa.float64()}  # which only the last row shows
     assert [position for _, _, position in found[:2]] == [4, 504]
+
+
+def memory_limit(cursor: Any) -> str:
+    found: str = cursor.execute("SELECT current_setting('memory_limit')").fetchall()[0][0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("query", "is_limited"),
+    [
+        ("FROM t", True),
+        ("SELECT id + ? AS n FROM t WHERE text <> 'x' LIMIT 5", True),
+        ("SELECT text, count(*) FROM t GROUP BY 1", False),
+        ("SELECT a.* FROM t AS a JOIN t AS b USING (id) ORDER BY text", False),
+        ("FROM long", False),  # 2,048 of its values may need more
+        ("FROM lists", False),
+        ("FROM none", True),
+    ],
+)
+def test_only_scans_of_duckdb_have_a_memory_limit(tmp_path: Path, query: str, is_limited: bool) -> None:
+    path = str(tmp_path / "in.duckdb")
+    with duckdb.connect(path) as made:
+        made.execute("CREATE TABLE t AS SELECT i AS id, repeat('x', 1 + i % 300) AS text FROM range(5000) r(i)")
+        made.execute("CREATE TABLE long AS SELECT 1 AS id, repeat('x', 100000) AS text")
+        made.execute("CREATE TABLE lists AS SELECT ['x'] AS texts; CREATE TABLE none (id INTEGER, text VARCHAR)")
+
+    async def limits() -> list[bool]:
+        database = duck.database(path)
+        found = []
+        async with database.cursor(writes=False) as cursor, AsyncExitStack() as stack:
+            usual = memory_limit(cursor)
+            database.limit_memory(cursor, bind(query, [1] if "?" in query else None, "duckdb"))
+            found.append(memory_limit(cursor) != usual)
+            await stack.enter_async_context(database.cursor(writes=False))  # another call lifts the limit
+            found.append(memory_limit(cursor) != usual)
+            database.limit_memory(cursor, bind(query, [1] if "?" in query else None, "duckdb"))
+            found.append(memory_limit(cursor) != usual)
+        async with database.cursor(writes=False) as cursor:
+            found.append(memory_limit(cursor) != usual)
+            database.limit_memory(cursor, bind("FROM t", None, "duckdb"))
+        async with database.cursor(writes=False) as cursor:
+            found.append(memory_limit(cursor) != usual)
+        database.close()
+        return found
+
+    assert asyncio.run(limits()) == [is_limited, False, False, False, False]
+
+
+@pytest.mark.parametrize("source", [{"kind": "file", "path": "in.csv"}, {"kind": "file", "path": "in.jsonl"}, "table"])
+def test_the_memory_of_readers_does_not_depend_on_the_number_of_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any
+) -> None:
+    monkeypatch.setattr(duck_memory, "OPTIONS", duck_memory.OPTIONS | {"threads": 1})
+    monkeypatch.setattr(file_source, "OPTIONS", duck_memory.OPTIONS)
+    (tmp_path / "in.csv").write_text("id\n1\n")
+    (tmp_path / "in.jsonl").write_text('{"id": 1}')
+    with duckdb.connect(str(tmp_path / "in.duckdb")) as made:
+        made.execute("CREATE TABLE t AS SELECT 1 AS id")
+    seen = []
+    run = duck.run_statement
+
+    def observed(cursor: Any, *given: Any, **others: Any) -> Any:
+        seen.append(cursor.execute("SELECT current_setting('threads')").fetchall()[0][0])
+        return run(cursor, *given, **others)
+
+    monkeypatch.setattr(duck, "run_statement", observed)
+    given = {"kind": "duckdb", "file": "in.duckdb", "table": "t"} if source == "table" else source
+    move(tmp_path, given, {"kind": "file", "path": "out.parquet"})
+    assert seen == [1]

@@ -163,9 +163,12 @@ class DuckdbSource:
             allows = self._call.host.address_check()
             if allows is not None:
                 await apply_policy(cursor, [(self._bound.text, self._bound.values)], allows)
-            columns, parts, _ = await in_thread(
-                lambda: duckdb.run_statement(cursor, self._bound), interrupt=cursor.interrupt
-            )
+
+            def run() -> Any:
+                database.limit_memory(cursor, self._bound)
+                return duckdb.run_statement(cursor, self._bound)
+
+            columns, parts, _ = await in_thread(run, interrupt=cursor.interrupt)
             if not columns:
                 raise BadInput("the source's statement returns no rows")
             stream = duckdb.batches(cursor, parts)

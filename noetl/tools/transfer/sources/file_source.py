@@ -19,6 +19,7 @@ from duckdb import BinderException, ConversionException, InvalidInputException
 from duckdb import Error as DuckdbError
 
 from noetl.connections import duckdb, objects
+from noetl.connections.duckdb_memory import OPTIONS, set_options
 from noetl.core.model.excerpt import excerpt
 from noetl.core.model.tool import ToolCall
 from noetl.data import arrow_tables as tables
@@ -278,6 +279,7 @@ async def _duckdb_batches(
             return _wide_batches(cursor, wide, kinds, rows), numbers
 
         def run() -> Any:
+            set_options(cursor, OPTIONS)
             if format == "csv" and (rows is not None or is_wide(path) or duck_files.begins_blank(path)):
                 return run_wide()
             size = duck_files.batch_rows(path, duckdb.BATCH)

@@ -29,7 +29,7 @@ class Target:
     The engine calls `begin` with the first chunk, `write` for every chunk, then `prepare` and `commit`, or `abort`.
     After a failed chunk with `on_error: warn`, `can_continue` is true if more chunks can be written."""
 
-    CHUNK_BYTES = 16 << 20  # of the rows of a chunk, unless their number is visible to a target
+    CHUNK_BYTES = 8 << 20  # of the rows of a chunk, unless their number is visible to a target
 
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         self.call = call

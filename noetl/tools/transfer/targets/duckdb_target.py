@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 
 from noetl.connections import duckdb as duck
+from noetl.connections.duckdb_memory import OPTIONS, set_options
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import column_list, quote_column, split_name
@@ -318,9 +319,7 @@ class DuckdbTarget(DatabaseFileTarget):
 
     def _set(self, name: str, value: Any) -> None:
         """Change a setting of the database until the rows are written, if this version of DuckDB has it."""
-        if self._cursor.execute("SELECT 1 FROM duckdb_settings() WHERE name = ?", [name]).fetchall():
-            self._settings.add(name)
-            self._cursor.execute(f"SET {name} = '{value}'")
+        self._settings.update(set_options(self._cursor, {name: value}))
 
     async def _restore_settings(self, cursor: Any) -> None:
         while self._settings:
@@ -379,8 +378,7 @@ class DuckdbTarget(DatabaseFileTarget):
             if self._small_groups:
                 limit, column = SMALL_GROUP_LIMIT_MB, SMALL_GROUP_COLUMN_MB
             self._set("memory_limit", f"{limit + int(len(self._types) * column)}MB")
-            if self._small_groups or self._staged is not None:
-                self._set("threads", 1 if self._small_groups else 2)  # each one needs memory of its own
+            self._set("threads", 1 if self._small_groups else OPTIONS["threads"])
 
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
