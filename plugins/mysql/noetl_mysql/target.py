@@ -342,7 +342,7 @@ class MysqlTarget(RowTarget):
         for columns, last in self._runs:
             if missing := [f"{quoted(name)} = NULL" for name in names if name not in columns]:
                 where = f"{ROW} > {first} AND {ROW} <= {last}"
-                await self._execute(f"UPDATE {STAGING} SET {', '.join(missing)} WHERE {where}")
+                await self._execute(f"UPDATE {self._staging} SET {', '.join(missing)} WHERE {where}")
             first = last
         self._runs = [(names, first)]
 
