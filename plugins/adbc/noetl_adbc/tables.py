@@ -58,6 +58,7 @@ class TableTarget(RowTarget):
         self._exists = self._columns is not None
         if not self._exists and not call.create:
             raise ConnectorError(f"{call.label}: the table does not exist, and `create` is false")
+        self._check_columns()
         digest = hashlib.sha256(f"{call.idempotency_key} {self._place}".encode()).hexdigest()[:12]
         *folder, table = self._place.split(".")
         self._staging = ".".join([*folder, f"noetl_{digest}_{table}"])
@@ -110,6 +111,14 @@ class TableTarget(RowTarget):
                     await self._drop(session)
             finally:
                 await session.close()
+
+    def _check_columns(self) -> None:
+        """An error for a column that the table does not have, before any row is loaded."""
+        known = None if self._columns is None else [name.lower() for name in self._columns]
+        missing = [name for name in self._names if known is not None and name.lower() not in known]
+        if missing:
+            have = ", ".join(self._columns or ())
+            raise ConnectorError(f"{self.call.label}: the table has no column {missing[0]!r}; columns: {have}")
 
     @property
     def _place(self) -> str:

@@ -88,6 +88,14 @@ def test_no_staging_table_remains(database):
     assert [row["name"] for row in sql(tables)] == ["good"]
 
 
+def test_a_column_that_the_table_lacks_is_named(database):
+    target = {**database[0], "table": "t"}
+    assert run_tool("transfer", {"data": [{"id": 1, "v": "x"}], "targets": [target]}).error is None
+    problem = run_tool("transfer", {"data": [{"id": 2, "w": "x"}], "targets": [target]}).error
+    assert (problem.kind, problem.retryable) == ("schema", False)
+    assert "the table has no column 'w'; columns: id, v" in problem.message
+
+
 def test_two_connections_to_a_duckdb_file_are_refused(tmp_path):
     """The driver would open the file twice, and the last one to close it would overwrite the rows of the other."""
     target = {"kind": "adbc", "driver": "duckdb", "options": {"path": str(tmp_path / "x.duckdb")}, "table": "t"}
