@@ -77,6 +77,26 @@ def test_a_row_with_nul_is_stored_in_a_table_of_postgres(tmp_path: Path, databas
     assert found[1][0]["id"] == "\\u0000" and "bigint" in found[1][1]
 
 
+def test_the_reason_of_postgres_names_the_column(tmp_path: Path, database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("create table t (id int, note varchar(3), amount numeric(4, 2), d date)")
+    rows = [(1, "long", "1", None), (2, "a", "1234", None), (3, "a", "1", "none"), (4, "a", "1", "2024-01-01")]
+    names = ("id", "note", "amount", "d")
+    text = "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+    (tmp_path / "in.jsonl").write_text(text)
+    target = {"kind": "postgres", "auth": database, "table": "t"}
+    source = {"kind": "file", "path": "in.jsonl", "types": {"amount": "text", "d": "text"}}
+    quarantine = {"bad_rows": "quarantine", "quarantine": {"kind": "file", "path": "bad.jsonl"}}
+    assert "the column 'note': value too long" in failure(move(tmp_path, source, target=target))
+    assert move(tmp_path, source, target=target, **quarantine).error is None
+    reasons = [row["reason"] for row in lines_of(tmp_path / "bad.jsonl")]
+    assert [reason.partition(":")[0] for reason in reasons] == [
+        "the column 'note'",
+        "the column 'amount'",
+        "the column 'd'",
+    ]
+
+
 # ── names ────────────────────────────────────────────────────────────────────────────────────
 
 NAMES = ["report [final].csv", "a[1].csv.gz", "in [x]/a.csv", "what?.csv", "a{b,c}.csv", "new\nline.csv", "o'h.csv"]

@@ -288,8 +288,12 @@ class PostgresTarget(LedgerTarget):
         return bisect_left(last_lines, int(found[1]))
 
     def explain(self, failure: Exception) -> Any:
-        """The error of the server."""
-        return postgres.to_error_info(failure)[0] if isinstance(failure, psycopg.Error) else None
+        """The error of the server, with the column of a COPY that has a wrong value."""
+        if not isinstance(failure, psycopg.Error):
+            return None
+        info = postgres.to_error_info(failure)[0]
+        column = re.match(r"COPY .+?, line \d+, column ([^:]+)", failure.diag.context or "")
+        return msgspec.structs.replace(info, message=f"the column {column[1]!r}: {info.message}") if column else info
 
     async def _merge(self, connection: psycopg.AsyncConnection[Any]) -> None:
         if self.plan.mode != "upsert" or not self._names:
