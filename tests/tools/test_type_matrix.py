@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from devcluster import services
 from noetl.core.model.outcome import Outcome
 from noetl.testing.tools import ToolHost, run_tool
 from tests.tools import type_matrix as matrix
+from tests.tools.sheet_files import write_workbook
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,28 @@ def test_rare_values_keep_their_meaning(
         connection.execute("SET TimeZone = 'UTC'")
         assert connection.execute("SELECT v::VARCHAR FROM out").fetchall() == [(in_duckdb,)]
     assert json.loads((tmp_path / "o.jsonl").read_text())["v"] == in_json
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "xlsx", "fixed"])
+def test_text_of_json_keeps_every_digit(tmp_path: Path, kind: str) -> None:
+    text = '{"n": 0.1000000000000000055511151231257827, "m": 1.10}'
+    sources = {
+        "sqlite": {"kind": "sqlite", "file": "in.sqlite", "table": "t"},
+        "xlsx": {"kind": "file", "path": "in.xlsx"},
+        "fixed": {"kind": "file", "path": "in.txt", "format": "fixed", "widths": {"v": 80}},
+    }
+    with sqlite3.connect(tmp_path / "in.sqlite") as connection:
+        connection.execute("CREATE TABLE t (v)")
+        connection.execute("INSERT INTO t VALUES (?)", [text])
+    write_workbook(tmp_path / "in.xlsx", [["v"], [text]])
+    (tmp_path / "in.txt").write_text(text + "\n")
+    source = {**sources[kind], "types": {"v": "json"}}
+    outcome = move(tmp_path, source, {"kind": "file", "path": "o.parquet"})
+    assert outcome.error is None, outcome.error
+    assert pq.read_table(tmp_path / "o.parquet").column("v").to_pylist() == [text]
+    (tmp_path / "in.txt").write_text("[1\n")
+    outcome = move(tmp_path, {**sources["fixed"], "types": {"v": "json"}}, {"kind": "file", "path": "o.parquet"})
+    assert outcome.error is not None and '"[1" is not JSON' in outcome.error.message
 
 
 STATEMENTS = {"bulk": "SELECT v FROM t", "rows": "WITH w AS (INSERT INTO log VALUES (1)) SELECT v FROM t"}

@@ -119,7 +119,7 @@ class BatchBuilder:
     ) -> None:
         self._types = declared_types(types)
         self._evolves = evolves  # later rows may have other columns and types
-        self._json_text = json_text  # declared JSON is text, as in a database without that type
+        self._json_text = json_text  # declared JSON is text, as in a database or file without that type
         self._label = label
         self._columns = list(columns)
         self.schema: Any = None
@@ -216,10 +216,10 @@ def declared_column(values: Sequence[Any], declared: DeclaredType, name: str, la
 
 
 def json_value(value: Any, name: str, label: str) -> Any:
-    """The value of JSON text."""
+    """JSON text as it is, with all digits of its numbers."""
     if not isinstance(value, str):
         return value
     try:
-        return msgspec.json.decode(value)
+        return msgspec.json.decode(value, type=msgspec.Raw)
     except msgspec.DecodeError:
         raise RowError(f"{label}: the column {name!r}: {excerpt(value)} is not JSON (declared in `types`)") from None

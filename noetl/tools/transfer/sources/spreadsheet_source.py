@@ -45,7 +45,7 @@ def excel_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, 
         for column, cells in zip(columns, _cells(block), strict=True):
             column.look(cells)
     sample = [dict(zip(names, row, strict=True)) for row in zip_longest(*(column.sample() for column in columns))]
-    builder = BatchBuilder(fields.get("types"), label, names)
+    builder = BatchBuilder(fields.get("types"), label, names, json_text=True)
     builder.learn(sample)
     is_empty = True
     for block in _blocks(sheet, BATCH_ROWS, head[0][0] + 1):
@@ -134,7 +134,8 @@ def midnight(day: date) -> datetime:
 def fixed_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, label: str) -> Iterator[Any]:
     """The lines of a file whose columns have fixed widths; spaces around values are removed, an empty value is null."""
     widths = _widths(fields.get("widths"))
-    builder = BatchBuilder(dict.fromkeys(widths, "text") | dict(fields.get("types") or {}), label, list(widths))
+    types = dict.fromkeys(widths, "text") | dict(fields.get("types") or {})
+    builder = BatchBuilder(types, label, list(widths), json_text=True)
     slices, start = {}, 0
     for name, width in widths.items():
         slices[name] = slice(start, start + width)
