@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 import tracemalloc
 import zipfile
@@ -22,10 +23,11 @@ from noetl.core.templates.deferred import DeferredTemplate
 from noetl.data import csv_text, duckdb_files, table_files
 from noetl.data.sql import bind
 from noetl.testing.tools import ToolHost, run_tool
+from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer import chunks, sources
 from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Chunk, chunked
-from noetl.tools.transfer.sources import file_source, numbered_lines, spreadsheet_source, wide_csv
+from noetl.tools.transfer.sources import file_source, large_workbook, numbered_lines, spreadsheet_source, wide_csv
 from noetl.tools.transfer.targets import Target, duckdb_target
 from tests.tools.test_transfer_files import WORKBOOK
 
@@ -318,3 +320,67 @@ def test_the_memory_of_readers_does_not_depend_on_the_number_of_cores(
     given = {"kind": "duckdb", "file": "in.duckdb", "table": "t"} if source == "table" else source
     move(tmp_path, given, {"kind": "file", "path": "out.parquet"})
     assert seen == [1]
+
+
+def _cells(number: int) -> str:
+    """Cells of all kinds; those of the last rows have other types and columns than those of the first."""
+    cells = [
+        f'<c t="s" s="1"><v>{number % 7}</v></c>' if number % 3 else "<c/>",
+        f"<c><v>{number * 1.5}</v></c>",
+        f'<c t="inlineStr"><is><t> a &lt;/row&gt; {number}</t></is></c>',
+        f'<c s="1"><f>NOW()</f><v>{45000 + number / 4}</v></c>',
+        f'<c t="b"><v>{number % 2}</v></c>',
+        '<c t="e"><v>#N/A</v></c>' if number % 5 == 0 else '<c t="str"><f>A1</f><v>text</v></c>',
+    ]
+    return "".join(cells[: 4 if number < 100 else 6])
+
+
+@pytest.mark.parametrize("kind", ["usual", "prefixed", "without numbers", "cdata", "broken"])
+def test_a_large_sheet_is_read_in_pieces_with_the_same_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    rows = "".join(
+        f'<row spans="2:7" r="{n + n // 50}"><c r="B{n + n // 50}"><v>{n}</v></c>{_cells(n)}</row>'
+        for n in range(4, 150)
+    )
+    strings = "".join(
+        f"<si><t>s{n}</t></si>" if n % 2 else f"<si><r><t>rich </t></r><r><t>{n}</t></r></si>" for n in range(7)
+    )
+    space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    parts = WORKBOOK | {
+        "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{space}"><dimension ref="A1"/><sheetData>{rows}</sheetData></worksheet>',
+        "xl/sharedStrings.xml": f'<sst xmlns="{space}">{strings}</sst>',
+        "xl/_rels/workbook.xml.rels": WORKBOOK["xl/_rels/workbook.xml.rels"].replace(
+            "</Relationships>",
+            '<Relationship Id="r4" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/sharedStrings" '
+            'Target="sharedStrings.xml"/></Relationships>',
+        ),
+    }
+    changes: dict[str, Any] = {
+        "prefixed": lambda text: re.sub(r"<(/?)(\w)", r"<\1x:\2", text).replace("xmlns=", "xmlns:x="),
+        "without numbers": lambda text: re.sub(r' r="[^"]*"', "", text),
+        "cdata": lambda text: text.replace("<t> a &lt;/row&gt; 9</t>", "<t><![CDATA[</row>]]></t>"),
+        "broken": lambda text: text[: text.index("</sheetData>") - 20],
+    }
+    if kind in changes:
+        parts["xl/worksheets/sheet1.xml"] = changes[kind](parts["xl/worksheets/sheet1.xml"])
+    with zipfile.ZipFile(tmp_path / "b.xlsx", "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+
+    def read() -> Any:
+        rows = NumberedRows(SourceRows(), "b.xlsx")
+        try:
+            return pa.Table.from_batches(spreadsheet_source.excel_batches(str(tmp_path / "b.xlsx"), {}, rows, "b.xlsx"))
+        except BadInput as wrong:
+            return str(wrong)
+
+    whole = read()
+    read_as_a_whole = []
+    made = spreadsheet_source._WholeSheet
+    monkeypatch.setattr(spreadsheet_source, "_WholeSheet", lambda *given: read_as_a_whole.append(given) or made(*given))
+    monkeypatch.setattr(large_workbook, "LARGE", 0)
+    monkeypatch.setattr(large_workbook, "PIECE", 3000)
+    assert read() == whole
+    assert kind == "broken" or whole.num_rows == 145
+    assert bool(read_as_a_whole) == (kind not in ("usual", "prefixed"))

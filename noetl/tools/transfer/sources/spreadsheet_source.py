@@ -5,16 +5,18 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import date, datetime, timedelta
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from noetl.data.csv_text import LongLine, text_lines
 from noetl.data.values import duration, unique_names
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import NumberedRows
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, BatchBuilder
+from noetl.tools.transfer.sources.large_workbook import UnusualSheet, large_sheet
 
 FORMATS = ("excel", "fixed")
 ENDINGS = ("xlsx", "xls", "xlsb", "xlsm", "ods")
@@ -27,50 +29,99 @@ def format_by_ending(path: str) -> str | None:
 
 def excel_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, label: str) -> Iterator[Any]:
     """The rows of a sheet; its first row that is not empty, or `header_row`, has the names of the columns."""
-    import python_calamine
-
     begin = _header_row(fields.get("header_row"))
-    try:
-        sheet = _sheet(python_calamine.CalamineWorkbook.from_path(path), fields.get("sheet"), label)
-    except (python_calamine.CalamineError, OSError) as wrong:
-        raise BadInput(f"{label} cannot be read as a workbook: {wrong}") from None
-    head = next(_blocks(sheet, 1, begin), None)
-    if head is None:
-        if begin:
+    with ExitStack() as stack:
+        sheet: Any = large_sheet(path, fields.get("sheet"))
+        try:
+            found = None if sheet is None else _look_through(stack.enter_context(sheet), begin)
+        except UnusualSheet:
+            sheet = None
+        if sheet is None:
+            sheet = _WholeSheet(path, fields.get("sheet"), label)
+            found = _look_through(sheet, begin)
+        if found is not None:
+            yield from _sheet_batches(sheet, found, fields, numbered, label)
+        elif begin:
             raise BadInput(f"{label} has no row {begin} (`header_row`) in this sheet, nor one after it")
-        return
-    names = unique_names(str(_whole(cell)).strip() or f"column_{number}" for number, cell in enumerate(head[0][1], 1))
-    columns = [_Column() for _ in names]
-    for block in _blocks(sheet, BATCH_ROWS, head[0][0] + 1):
-        for column, cells in zip(columns, _cells(block), strict=True):
-            column.look(cells)
+
+
+class _WholeSheet:
+    """A sheet whose cells are all in memory."""
+
+    left = 0
+
+    def __init__(self, path: str, wanted: Any, label: str) -> None:
+        import python_calamine
+
+        try:
+            self._sheet = _sheet(python_calamine.CalamineWorkbook.from_path(path), wanted, label)
+        except (python_calamine.CalamineError, OSError) as wrong:
+            raise BadInput(f"{label} cannot be read as a workbook: {wrong}") from None
+
+    @property
+    def width(self) -> int:
+        """The number of columns."""
+        width: int = self._sheet.width
+        return width
+
+    def rows(self) -> Iterator[tuple[int, list[Any]]]:
+        """The rows with their numbers; each pass makes new values."""
+        return enumerate(self._sheet.iter_rows(), 1)
+
+
+class _Found(NamedTuple):
+    """What a sheet has: the number of the row with the names, and the names and columns."""
+
+    head: int
+    names: list[str]
+    columns: list[_Column]
+
+
+def _look_through(sheet: Any, begin: int) -> _Found | None:
+    """Read all rows once, for the names and types; None if there are none."""
+    head: tuple[int, list[Any]] | None = None
+    columns: list[_Column] = []
+    for block in _blocks(sheet, begin):
+        rows = block if head is not None else block[1:]
+        head = head or block[0]
+        for number, values in enumerate(zip_longest(*(row for _, row in rows), fillvalue="")):
+            if number == len(columns):
+                columns.append(_Column())
+            columns[number].look(values)
+    if head is None:
+        return None
+    cells, columns = _padded(head[1][sheet.left :], sheet.width), columns[sheet.left :]
+    names = unique_names(str(_whole(cell)).strip() or f"column_{number}" for number, cell in enumerate(cells, 1))
+    return _Found(head[0], names, columns + [_Column() for _ in names[len(columns) :]])
+
+
+def _sheet_batches(
+    sheet: Any, found: _Found, fields: Mapping[str, Any], numbered: NumberedRows, label: str
+) -> Iterator[Any]:
+    names, columns = found.names, found.columns
     sample = [dict(zip(names, row, strict=True)) for row in zip_longest(*(column.sample() for column in columns))]
     builder = BatchBuilder(fields.get("types"), label, names, json_text=True)
     builder.learn(sample)
     is_empty = True
-    for block in _blocks(sheet, BATCH_ROWS, head[0][0] + 1):
+    for block in _blocks(sheet, found.head + 1):
         is_empty = False
-        values = (column.values(cells) for column, cells in zip(columns, _cells(block), strict=True))
+        cells = zip(*(_padded(row, len(names)) for _, row in block), strict=True)
+        values = (column.values(each) for column, each in zip(columns, cells, strict=True))
         rows = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
         yield from numbered.built(builder.batch, rows, [number for number, _ in block])
     if is_empty:
         yield from numbered.built(builder.batch, [], [])
 
 
-def _blocks(sheet: Any, size: int, begin: int) -> Iterator[list[tuple[int, list[Any]]]]:
-    """The rows from a number on that are not empty, with their numbers; each pass over the sheet makes new values."""
-    rows = (
-        (number, row)
-        for number, row in enumerate(sheet.iter_rows(), 1)
-        if number >= begin and any(cell != "" for cell in row)
-    )
-    while block := list(islice(rows, size)):
+def _blocks(sheet: Any, begin: int) -> Iterator[list[tuple[int, list[Any]]]]:
+    """The rows from a number on that are not empty, with their numbers."""
+    rows = ((number, row) for number, row in sheet.rows() if number >= begin and any(cell != "" for cell in row))
+    while block := list(islice(rows, BATCH_ROWS)):
         yield block
 
 
-def _cells(block: list[tuple[int, list[Any]]]) -> Iterator[tuple[Any, ...]]:
-    """The columns of some rows."""
-    return zip(*(row for _, row in block), strict=True)
+def _padded(row: list[Any], width: int) -> list[Any]:
+    return row if len(row) == width else row + [""] * (width - len(row))
 
 
 def _header_row(given: Any) -> int:
