@@ -130,7 +130,10 @@ def test_a_csv_export_has_json_for_nested_and_texts_for_mixed_values(noetl, play
         ("attach 'x.duckdb'", "one SELECT"),
         ("set enable_external_access = true", "one SELECT"),
         ("select nothing from step.end", "nothing"),
-        ("select * from step.unknown", "the results are: step.fetch"),
+        ("select * from step.unknown", "there is no result step.unknown; the results are: step.fetch"),
+        ("select * from orders", "there is no result orders; the results are: step.fetch"),
+        ("select getenv('HOME')", "getenv"),
+        (" ", "the SQL is empty"),
         ("selec 1", "syntax error"),
     ],
 )
@@ -140,6 +143,18 @@ def test_the_sql_reads_results_and_nothing_else(noetl, playbook, sql, message):
     answer = noetl("query", "last", sql)
     assert answer.code == 2 and message in answer.err, answer.err
     assert "Traceback" not in answer.err
+
+
+def test_the_sql_can_come_from_stdin(noetl, playbook, monkeypatch):
+    def typed(text: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    assert noetl("run", playbook("workflow:\n  - {step: a, tool: {kind: python, code: 'result = [1, 2]'}}\n")).code == 0
+    typed("select sum(value) as s\nfrom step.a -- all\n")
+    answer = noetl("query", "last", "-", "--json")
+    assert (answer.code, json.loads(answer.out)["rows"]) == (0, [{"s": 3}])
+    typed("")
+    assert noetl("query", "last", "-").code == 2
 
 
 def test_large_integers_keep_their_digits(noetl, playbook):

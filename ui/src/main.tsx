@@ -49,8 +49,11 @@ const NAVIGATION: [string, string][] = [
   ["/operations", "Operations"],
 ];
 
+/** The path that the navigation shows for a page: lineage belongs to the playbooks. */
+const sectionOf = (path: string) => (path === "/lineage" ? "/playbooks" : path);
+
 function Head() {
-  const { path } = useLocation();
+  const path = sectionOf(useLocation().path);
   const session = useSession();
   const here = (to: string) => path === to || (to !== "/" && path.startsWith(`${to}/`));
   return (
@@ -85,7 +88,7 @@ function Head() {
 
 function Pages() {
   const found = useRoute(ROUTES);
-  const { path } = useLocation();
+  const path = sectionOf(useLocation().path);
   useEffect(() => {
     const place = NAVIGATION.find(([to]) => (to === "/" ? path === to : path.startsWith(to)));
     document.title = `${place ? place[1] : "Executions"} · NoETL`;

@@ -12,10 +12,12 @@ import click
 
 from noetl.cli.backend.base import Backend, find_execution
 from noetl.cli.output.terminal import json_options, terminal
+from noetl.cli.playbook_files import STDIN, read_bounded
 from noetl.cli.target import Target, with_target
 
 T = TypeVar("T")
 FORMATS = ("table", "csv", "json", "parquet")
+MAX_STDIN = 1 << 20  # bytes; the query has a smaller limit
 
 
 @click.command()
@@ -29,7 +31,7 @@ FORMATS = ("table", "csv", "json", "parquet")
 def query(
     execution_id: str, sql: str | None, format: str, output: Path | None, limit: int, target: Target, as_json: bool
 ) -> None:
-    """Query the results of an execution with SQL; without SQL, list its tables.
+    """Query the results of an execution with SQL (`-`: from stdin); without SQL, list its tables.
 
     The tables are `step.NAME`, and `task."STEP.TASK"` for tasks of a step with several tasks. The SQL is one SELECT of
     DuckDB. It reads these results and nothing else: no files and no network.
@@ -39,7 +41,9 @@ def query(
     if sql is None:
         _list(execution_id, target, as_json)
         return
-    text = sql
+    text = sql if sql != STDIN else _from_stdin()
+    if not text.strip():
+        raise click.UsageError("the SQL is empty; without SQL the command lists the tables")
     if output is not None and format == "table":
         format = output.suffix.removeprefix(".").lower()
         if format not in FORMATS[1:]:
@@ -57,6 +61,13 @@ def query(
     with _written(output) as file:
         _export(target, execution_id, text, format, file)
     terminal.note(f"{output}: {output.stat().st_size:,} bytes")
+
+
+def _from_stdin() -> str:
+    try:
+        return read_bounded(STDIN, MAX_STDIN).decode()
+    except UnicodeDecodeError:
+        raise click.UsageError("the SQL on stdin is not UTF-8") from None
 
 
 def _export(target: Target, execution_id: str, sql: str, format: str, file: BinaryIO) -> None:

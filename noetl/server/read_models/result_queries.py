@@ -8,6 +8,7 @@ kept for a few minutes, so that the pages of one table read it once.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
@@ -41,9 +42,11 @@ MAX_EVENTS = 100_000  # of the log in which results of tasks are looked up
 CONCURRENT = 4  # queries of one process
 MAX_KEPT = 4
 KEEP_SECONDS = 180.0
+LISTED = 20  # results in the message about one that is unknown
 STORED = "main.result"  # the name of a single stored result
 
 Operator = Literal["eq", "ne", "lt", "le", "gt", "ge", "contains", "is_null", "not_null"]
+_UNKNOWN_TABLE = re.compile(r"Table with name \"?(.+?)\"? does not exist")
 _COMPARISONS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
@@ -211,8 +214,9 @@ class ResultQueries:
                         kept.tables = await self._load(results.tables, list(results.tables), only_objects=True)
                     yield kept.tables
         except QueryFailed as problem:
-            if "does not exist" in str(problem):
-                raise QueryFailed(f"{problem}\n{_listed(results.tables)}") from None
+            unknown = _UNKNOWN_TABLE.search(str(problem))
+            if unknown is not None:
+                raise QueryFailed(f"the query: there is no result {unknown[1]}; {_listed(results.tables)}") from None
             raise
 
     def _keep(self, key: str) -> tuple[_Kept, list[_Kept]]:
@@ -298,5 +302,6 @@ def _quoted(name: str) -> str:
 
 
 def _listed(tables: Mapping[str, Outcome]) -> str:
-    names = ", ".join(map(_quoted, list(tables)[:20]))
-    return f"the results are: {names}" if names else "the execution has no results yet"
+    names = ", ".join(map(_quoted, list(tables)[:LISTED]))
+    more = f" and {len(tables) - LISTED} more" if len(tables) > LISTED else ""
+    return f"the results are: {names}{more}" if names else "the execution has no results yet"

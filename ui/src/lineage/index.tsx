@@ -41,6 +41,10 @@ interface Graph {
 const POLL = 10_000;
 const WIDTH = 212;
 const HEIGHT = 46;
+const MARGIN = 18;
+const MAX_PATH = 22;
+/** Namespaces whose names are `database.schema.table`; the others have paths. */
+const IN_TABLES = /^(postgres|mysql|clickhouse|snowflake|bigquery|iceberg|adbc)\b/;
 
 /** The page of all playbooks. */
 export function Lineage() {
@@ -94,9 +98,15 @@ function Drawing({ graph, across, chosen, onChoose }: DrawingProps) {
   const placed = useMemo(() => place(graph), [graph]);
   const view = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
+    const { clientWidth, clientHeight } = view.current!;
+    if (chosen) {
+      const { x, y } = placed.at(chosen);
+      view.current!.scrollTo(x + (WIDTH - clientWidth) / 2, y + (HEIGHT - clientHeight) / 2);
+      return;
+    }
     // The first task is in the middle of its datasets, which can be below the visible part.
     const { x, y } = placed.at(firstTask(graph, placed));
-    view.current!.scrollTo(x + WIDTH > view.current!.clientWidth ? x : 0, y + HEIGHT > view.current!.clientHeight ? y - view.current!.clientHeight / 2 : 0);
+    view.current!.scrollTo(x + WIDTH > clientWidth ? x : 0, y + HEIGHT > clientHeight ? y - clientHeight / 2 : 0);
   }, []);
   const near = new Set(chosen ? graph.edges.flatMap((each) => (each.from === chosen || each.to === chosen ? [each.from, each.to] : [])) : []);
   const style = (id: string) => ({ left: `${placed.at(id).x}px`, top: `${placed.at(id).y}px`, width: `${WIDTH}px`, height: `${HEIGHT}px` });
@@ -122,14 +132,14 @@ function Drawing({ graph, across, chosen, onChoose }: DrawingProps) {
         </svg>
         {graph.datasets.map((each) => (
           <button key={each.id} type="button" class={`lineage-dataset ${near.has(each.id) ? "near" : ""}`} style={style(each.id)} title={each.id} aria-pressed={each.id === chosen} onClick={() => onChoose(each.id)}>
-            <b>{each.name.slice(lastSlash(each.name) + 1) || each.name}</b>
-            <small>{[each.namespace, each.name.slice(0, Math.max(0, lastSlash(each.name)))].filter(Boolean).join(" · ")}</small>
+            <b>{shownName(each).name}</b>
+            <small>{shownName(each).place}</small>
           </button>
         ))}
         {graph.tasks.map((each) => (
           <Link key={each.id} to={`/executions/${each.execution_id}?step=${encodeURIComponent(each.step)}`} class={`lineage-task ${each.status}`} style={style(each.id)} title={`${each.id}: ${each.status === "ok" ? "succeeded" : "failed"}`}>
             <b>{taskName(each)}</b>
-            <small>{across ? `${each.path} · ${each.kind}` : each.kind}</small>
+            <small>{across ? `${ending(each.path)} · ${each.kind}` : each.kind}</small>
           </Link>
         ))}
       </div>
@@ -182,10 +192,19 @@ function Details({ graph, dataset }: { graph: Graph; dataset: Dataset }) {
   );
 }
 
-/** The position of the last slash of a path; the name of a table after `#` can have slashes too. */
-function lastSlash(name: string): number {
-  const [path] = name.split("#", 1);
-  return path.lastIndexOf("/");
+/** The table or file, which is what distinguishes datasets, and the place that it is in. */
+function shownName({ namespace, name }: Dataset): { name: string; place: string } {
+  const mark = name.indexOf("#");
+  const end = mark >= 0 ? mark : name.lastIndexOf(IN_TABLES.test(namespace) ? "." : "/");
+  const place = name.slice(0, Math.max(0, end));
+  const short = mark >= 0 ? place.slice(place.lastIndexOf("/") + 1) : ""; // the file of a database, before its folder
+  const folder = mark >= 0 ? place.slice(0, place.length - short.length).replace(/\/$/, "") : place;
+  return { name: name.slice(end + 1) || name, place: [short, namespace, folder].filter(Boolean).join(" · ") };
+}
+
+/** The end of a long path, which distinguishes it from others. */
+function ending(path: string): string {
+  return path.length > MAX_PATH ? `…${path.slice(1 - MAX_PATH)}` : path;
 }
 
 /** The task at the left and the top. */
@@ -205,10 +224,13 @@ function place(graph: Graph) {
   for (const { id } of [...graph.datasets, ...graph.tasks]) net.setNode(id, { width: WIDTH, height: HEIGHT });
   for (const each of graph.edges) net.setEdge(each.from, each.to, {});
   layout(net);
+  fit(net);
   const edges = graph.edges.map((edge) => {
     const { points } = net.edge(edge.from, edge.to) as { points: { x: number; y: number }[] };
     const [from, to] = [net.node(edge.from), net.node(edge.to)] as { x: number; y: number }[];
-    const [first, ...rest] = [{ x: from.x + WIDTH / 2, y: from.y }, ...points.slice(1, -1), { x: to.x - WIDTH / 2, y: to.y }];
+    // An edge back to an earlier dataset ends where the layout says; the others leave at the right and end at the left.
+    const forward = from.x < to.x;
+    const [first, ...rest] = forward ? [{ x: from.x + WIDTH / 2, y: from.y }, ...points.slice(1, -1), { x: to.x - WIDTH / 2, y: to.y }] : points;
     const middle = points[points.length >> 1];
     return { edge, path: `M${first.x},${first.y}${rest.map((point) => `L${point.x},${point.y}`).join("")}`, x: middle.x, y: middle.y };
   });
@@ -218,4 +240,17 @@ function place(graph: Graph) {
     return { x: x - WIDTH / 2, y: y - HEIGHT / 2 };
   };
   return { edges, at, width: Math.ceil(size.width), height: Math.ceil(size.height) };
+}
+
+/** Move everything so that edges back to earlier datasets, which pass outside of the nodes, are inside of the drawing. */
+function fit(net: graphlib.Graph): void {
+  const points = net.edges().flatMap((each) => (net.edge(each) as { points: { x: number; y: number }[] }).points);
+  const [left, top] = [MARGIN - Math.min(MARGIN, ...points.map(({ x }) => x)), MARGIN - Math.min(MARGIN, ...points.map(({ y }) => y))];
+  for (const place of [...points, ...net.nodes().map((each) => net.node(each) as { x: number; y: number })]) {
+    place.x += left;
+    place.y += top;
+  }
+  const size = net.graph() as { width: number; height: number };
+  size.width = Math.max(size.width + left, ...points.map(({ x }) => x + MARGIN));
+  size.height = Math.max(size.height + top, ...points.map(({ y }) => y + MARGIN));
 }
