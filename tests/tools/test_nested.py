@@ -377,3 +377,15 @@ def test_objects_and_lists_that_no_row_has_are_no_columns(place: Place) -> None:
 def test_wrong_fields(target: dict[str, Any], said: str, tmp_path: Path) -> None:
     outcome = run_tool("transfer", {"data": ORDERS, "targets": [target]}, host=ToolHost(folder=tmp_path))
     assert outcome.error is not None and said in outcome.error.message
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_the_lists_of_a_discarded_row_are_discarded(place: Place, mode: str) -> None:
+    keyed = {"mode": mode, "key": "id"}
+    good(move(place, [{"id": 1, "tags": ["a"]}, {"id": 2, "tags": ["b", "c"]}], **keyed))
+    rows = [{"id": 2, "tags": ["x"], "extra": 1}, {"id": 3, "tags": ["d"]}, {"id": 4, "tags": ["y"], "extra": 2}]
+    done = good(move(place, rows, schema={"columns": "discard_row"}, **keyed))
+    assert (done["targets"][0]["rows"], done["targets"][0]["discarded"]["rows"]) == (1, 2)
+    assert place.query("select id from orders order by 1") == [(1,), (2,), (3,)]
+    found = place.query("select _root_id, value from orders__tags order by 1, 2")
+    assert found == [(1, "a"), (2, "b"), (2, "c"), (3, "d")]

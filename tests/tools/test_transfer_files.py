@@ -588,3 +588,14 @@ def test_a_value_that_is_too_long_for_a_folder_is_an_error(tmp_path: Path) -> No
     target = {"kind": "file", "path": "out", "partition_by": ["k"]}
     assert "a value of 'k' has 300 characters" in failure(move(tmp_path, [{"k": "x" * 300}], target))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("path", ["report.xlsx", "report.XLS", "report.ods"])
+def test_workbooks_are_not_written(tmp_path: Path, path: str) -> None:
+    outcome = run_tool(
+        "transfer",
+        {"data": [{"a": 1}], "targets": [{"kind": "file", "path": path}]},
+        host=ToolHost(folder=tmp_path),
+    )
+    assert outcome.error is not None and "not as excel" in outcome.error.message
+    assert list(tmp_path.iterdir()) == []

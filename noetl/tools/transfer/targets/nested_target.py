@@ -30,7 +30,9 @@ from noetl.tools.transfer.targets import Target, open_target
 from noetl.tools.transfer.transfer_plan import TargetPlan
 
 ROW_ID = "_noetl_id"  # of rows without a key
+_NUMBER = "_noetl_number"  # of a row in its chunk
 MAX_TABLES = 200
+Rows = list[dict[str, Any]]
 
 
 class _RootContract(ContractChecker):
@@ -39,6 +41,7 @@ class _RootContract(ContractChecker):
     That includes objects that no row of a chunk has: the result does not depend on how rows are divided into chunks."""
 
     members: Collection[str] = ()  # of the rows that are merged, before they are divided
+    admitted: Any = None  # the numbers of the rows of the last chunk that were not discarded
 
     async def admit(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
         """The rows and columns that the contract lets through, and all columns of the members of their objects."""
@@ -52,7 +55,13 @@ class _RootContract(ContractChecker):
         for name in known if members else ():
             if name not in given and (is_member(name) or name in members):
                 table = table.append_column(name, pa.nulls(len(table)))
-        return await super().admit(table, known)
+        self.admitted = pa.array(range(len(table)), pa.int64())
+        if not given & {*known}:
+            return await super().admit(table, known)
+        numbered = table.append_column(_NUMBER, self.admitted)
+        table = await super().admit(numbered, {**known, _NUMBER: ColumnKind("other")})
+        self.admitted = table.column(_NUMBER)
+        return table.drop_columns([_NUMBER])
 
 
 class _ChildContract(ContractChecker):
@@ -116,13 +125,13 @@ class NestedTarget(Target):
         root, children = self._divided(table)
         await self._root.write_chunk(Chunk(chunk.index, root, last=chunk.last))
         await self._root.end_chunk()
-        await self._clear(table)
-        for path, rows in children.items():
+        await self._clear(table.take(self._merged.admitted))
+        for path, rows in self._admitted(children, table.num_rows).items():
             child = self._child_of(path)
-            await child.write_chunk(Chunk(chunk.index, rows, last=chunk.last))
+            await child.write_chunk(Chunk(chunk.index, self._child_rows(path, rows, table), last=chunk.last))
             await child.end_chunk()
         self.begun = True
-        self.rows += chunk.size
+        self.rows += chunk.size - (table.num_rows - len(self._merged.admitted))
         self.chunks += 1 if chunk.size else 0
 
     @property
@@ -155,8 +164,8 @@ class NestedTarget(Target):
         last = {key: number for number, key in enumerate(keys)}
         return table if len(last) == len(keys) else table.take(pa.array(sorted(last.values())))
 
-    def _divided(self, table: Any) -> tuple[Any, dict[Path, Any]]:
-
+    def _divided(self, table: Any) -> tuple[Any, dict[Path, Rows]]:
+        """The root rows, and the rows of child tables, whose keys are the numbers of their root rows."""
         nested = [field.name for field in table.schema if is_nested(field)]
         if not nested:
             return table, {}
@@ -168,10 +177,17 @@ class NestedTarget(Target):
             for number, field in enumerate(members.schema):
                 root = root.append_column(field, members.column(number))
         self._check_names(root)
-        tables = {path: self._child_rows(path, rows, table) for path, rows in children.items() if rows}
-        return root, tables
+        return root, children
 
-    def _child_rows(self, path: Path, rows: list[dict[str, Any]], table: Any) -> Any:
+    def _admitted(self, children: dict[Path, Rows], count: int) -> dict[Path, Rows]:
+        """The rows of child tables without those of root rows that the contract discards."""
+        if len(self._merged.admitted) == count:
+            return {path: rows for path, rows in children.items() if rows}
+        kept, number = set(self._merged.admitted.to_pylist()), f"{ROOT}{self._key[0]}"
+        found = {path: [row for row in rows if row[number] in kept] for path, rows in children.items()}
+        return {path: rows for path, rows in found.items() if rows}
+
+    def _child_rows(self, path: Path, rows: Rows, table: Any) -> Any:
         """The rows of a child table; the key, given as the number of the root row, is that of the root table."""
         found = self._built(path, rows)
         self._check_names(found)
@@ -181,7 +197,7 @@ class NestedTarget(Target):
             found = found.set_column(number, field, table.column(name).take(found.column(number)))
         return found
 
-    def _built(self, path: Path, rows: list[dict[str, Any]]) -> Any:
+    def _built(self, path: Path, rows: Rows) -> Any:
         """The rows of a table; values of several types are text, as if they had come in several chunks."""
         import pyarrow as pa
 

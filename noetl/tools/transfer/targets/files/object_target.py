@@ -27,6 +27,7 @@ from noetl.tools.transfer.nested_rows import INDEX, beginning, child_file, list_
 from noetl.tools.transfer.nested_rows import Path as ListPath
 from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.file_source import LocalPayload, ranged_batches, resolve_address
+from noetl.tools.transfer.sources.spreadsheet_source import format_by_ending
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.targets.files.file_columns import FileColumns
 from noetl.tools.transfer.targets.files.file_writers import FileWriter, ObjectWriter
@@ -309,7 +310,8 @@ class ObjectTarget(Target):
         return place, format
 
     def _row_format(self, fields: Any, address: str) -> str:
-        format = formats.format_of(given=fields.get("format"), path=address, default="parquet")
+        given = fields.get("format") or format_by_ending(address)
+        format = "excel" if given == "excel" else formats.format_of(given=given, path=address, default="parquet")
         if format not in ("parquet", "arrow", "csv", "json", "jsonl"):
             raise BadInput(
                 f"{self.plan.label}: rows can be written as parquet, arrow, csv, json or jsonl, not as {format}"
