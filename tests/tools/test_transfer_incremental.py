@@ -24,7 +24,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.testing.tools import ToolHost, run_tool
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.cursor_lag import earlier
+from noetl.tools.transfer.cursor_start import earlier
 from noetl.tools.transfer.incremental import HASH_BYTES, _like
 from tests.tools.test_transfer_web import Api, api  # noqa: F401 - a fixture
 

@@ -21,7 +21,7 @@ from noetl.tools.transfer import pg_copy
 from noetl.tools.transfer.bad_rows import SourceRows
 from noetl.tools.transfer.bad_rows_plan import quarantine_place, quarantine_plans
 from noetl.tools.transfer.chunks import Chunk, Mark, chunked, reads_name
-from noetl.tools.transfer.cursor_templates import NAME, bare_cursor, render
+from noetl.tools.transfer.cursor_start import NAME, bare_cursor, render
 from noetl.tools.transfer.failures import Explain, ExplainedError, roll_back
 from noetl.tools.transfer.incremental import Incremental
 from noetl.tools.transfer.load_progress import LoadProgress

@@ -32,8 +32,7 @@ from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import SourceRows, without_positions
 from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name
 from noetl.tools.transfer.cursor_column import cursor_values, from_start, greatest_of, with_cursor
-from noetl.tools.transfer.cursor_lag import earlier
-from noetl.tools.transfer.cursor_templates import NAME, NO_START, render_start, without_cursor
+from noetl.tools.transfer.cursor_start import NAME, NO_START, earlier, render_start, without_cursor
 from noetl.tools.transfer.load_progress import Progress, fingerprint
 from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
 
