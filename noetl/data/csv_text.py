@@ -33,6 +33,11 @@ def csv_reader(lines: Iterable[str], delimiter: str, *, strict: bool = False) ->
     return csv.reader(lines, delimiter=delimiter, strict=strict)
 
 
+def csv_problem(failure: csv.Error) -> str:
+    """What is wrong in a record, in words."""
+    return str(failure).replace("unexpected end of data", "a quote is not closed")
+
+
 def csv_rows(lines: Iterable[str], delimiter: str) -> list[list[str]]:
     """All records that are not empty; `msgspec.DecodeError` for malformed ones."""
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from noetl.data.compression import compressed_by
-from noetl.data.csv_text import LongLine, csv_reader, text_lines
+from noetl.data.csv_text import LongLine, csv_problem, csv_reader, text_lines
 from noetl.data.json_kinds import WITHOUT_MAPS, changed_columns, narrowed
 from noetl.data.sql import quote_column
 
@@ -262,9 +262,7 @@ def _wrong_line(path: str) -> str | None:
         except csv.Error as wrong:
             if "field limit" in str(wrong):  # of Python, not of the file
                 return None
-            return (
-                f"line {before + 1} is not CSV: {str(wrong).replace('unexpected end of data', 'a quote is not closed')}"
-            )
+            return f"line {before + 1} is not CSV: {csv_problem(wrong)}"
     return None
 
 

@@ -46,6 +46,19 @@ def test_an_error_names_the_first_line_of_the_wrong_row(tmp_path: Path, name: st
     assert outcome.error.kind == ("parse" if "jsonl: line" in message and "twice" not in message else "schema")
 
 
+@pytest.mark.parametrize("head", [",b", "a,,b", 'a,"b,c",,', "a,column1,", " ;b;c", "," * 9, "," * 10])
+def test_columns_without_a_name_are_the_same_with_a_quarantine(tmp_path: Path, head: str) -> None:
+    delimiter = ";" if ";" in head else ","
+    values = delimiter.join(str(number) for number in range(head.replace("b,c", "b").count(delimiter) + 1))
+    (tmp_path / "in.csv").write_text(f"{head}\n{values}\n")
+    source = {"kind": "file", "path": "in.csv"}
+    assert move(tmp_path, source).error is None
+    expected = lines_of(tmp_path / "out.jsonl")
+    quarantine = {"bad_rows": "quarantine", "quarantine": {"kind": "file", "path": "bad.jsonl"}}
+    assert move(tmp_path, source, **quarantine).error is None
+    assert lines_of(tmp_path / "out.jsonl") == expected
+
+
 def test_a_compressed_file_with_another_name_is_recognized(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(gzip.compress(b"a,b\n1,2\n"))
     source = {"kind": "file", "path": "in.csv"}

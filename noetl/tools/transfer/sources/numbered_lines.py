@@ -6,6 +6,7 @@ The copy is read like the file itself, with one column more.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections import deque
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
-from noetl.data.csv_text import LongLine, csv_reader, text_lines
+from noetl.data.csv_text import LongLine, csv_problem, csv_reader, text_lines
 from noetl.data.duckdb_files import LONGEST_LINE, delimiter_of
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import POSITION, SourceRows
@@ -136,7 +137,7 @@ def _number_csv(file: IO[str], out: IO[bytes], delimiter: str, place: int, rows:
         except StopIteration:
             return
         except csv.Error as wrong:  # only the first line is bad: the rest is read again
-            reason = f"the line is not CSV: {wrong}"
+            reason = f"the line is not CSV: {csv_problem(wrong)}"
             lines.give_back(lines.taken[1:])
             del lines.taken[1:]
             reader = csv_reader(lines, delimiter, strict=True)
@@ -145,7 +146,7 @@ def _number_csv(file: IO[str], out: IO[bytes], delimiter: str, place: int, rows:
         lines.taken = []
         if not width and record:
             width = len(record)
-            head = text.rstrip("\r\n")
+            head = _head(record, delimiter) or text.rstrip("\r\n")
             out.write(f"{POSITION}{delimiter}{head}\n".encode("utf-8", "surrogateescape"))
             continue
         if record is not None and (record or width == 1):
@@ -156,6 +157,18 @@ def _number_csv(file: IO[str], out: IO[bytes], delimiter: str, place: int, rows:
         elif record or width == 1:
             line = text.rstrip("\r\n")  # the copy has one kind of line ends
             out.write(f"{place + first}{delimiter}{line}\n".encode())
+
+
+def _head(names: list[str], delimiter: str) -> str | None:
+    """The first line with the names that DuckDB gives columns without one, which have their numbers; None if it has
+    no such column."""
+    if all(name.strip() for name in names):
+        return None
+    digits = len(str(len(names) - 1))
+    named = [name if name.strip() else f"column{number:0{digits}}" for number, name in enumerate(names)]
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator="").writerow(named)
+    return text.getvalue()
 
 
 def _misfit(record: list[Any], text: str, width: int) -> str | None:
