@@ -150,6 +150,7 @@ ROW = "i AS id, 'name ' || i AS name, i * 1.5 AS price, md5(i::VARCHAR) AS hash,
 NARROW = f"SELECT {ROW} FROM range(4000000) r(i)"
 COLUMNS_1000 = f"SELECT {', '.join(f'i + {n} AS c{n}' for n in range(1000))} FROM range(60000) r(i)"
 COLUMNS_5000 = f"SELECT {', '.join(f'i + {n} AS c{n}' for n in range(5000))} FROM range(8000) r(i)"
+LARGE_TABLE = "SELECT i AS id, md5(i::VARCHAR) AS a, md5((i + 1)::VARCHAR) AS b, md5((i * 7)::VARCHAR) AS c, random() AS d FROM range(8000000) r(i)"
 BIG_VALUES = "SELECT i AS id, repeat(chr((65 + i % 26)::INT), 1000000) AS v FROM range(500) r(i)"
 
 
@@ -382,6 +383,7 @@ CASES = {
     "upsert-sqlite": Case("upsert of 4,000,000 rows into SQLite", _copy(_file(narrow_parquet), lambda i: {**_sqlite(i), "mode": "upsert", "key": "id"})),
     "partitions": Case("`partition_by` with 8,000 partitions", _copy(lambda i: {**i.database("narrow.duckdb", NARROW), "table": None, "query": "SELECT *, id % 8000 AS p FROM t"}, lambda i: i.target("parts", partition_by=["p"], format="parquet"))),
     "duckdb": Case("DuckDB to Parquet", _copy(lambda i: i.database("narrow.duckdb", NARROW), _parquet)),
+    "duckdb-large": Case("DuckDB, a table of 500 MB, to Parquet", _copy(lambda i: i.database("large.duckdb", LARGE_TABLE), _parquet)),
     "duckdb-columns": Case("DuckDB, 1,000 columns, to Parquet", _copy(lambda i: i.database("columns.duckdb", COLUMNS_1000), _parquet)),
     "duckdb-values": Case("DuckDB, values of 1 MB, to Parquet", _copy(lambda i: i.database("values.duckdb", BIG_VALUES), _parquet)),
     "duckdb-duckdb": Case("DuckDB, 1,000 columns, to DuckDB", _copy(lambda i: i.database("columns.duckdb", COLUMNS_1000), _duckdb)),

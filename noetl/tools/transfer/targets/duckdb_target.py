@@ -38,7 +38,7 @@ UNIQUE_KEYS_QUERY = (
     "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
 )
 # Of DuckDB while rows are written; less costs CPU time for evicted blocks. Each column has blocks of its own.
-MEMORY_LIMIT_MB, MERGE_LIMIT_MB, COLUMN_MB = 128, 96, 0.75
+MEMORY_LIMIT_MB, COLUMN_MB = 96, 0.75
 # A row group is in memory until it is complete, so wide tables have smaller ones.
 ROW_GROUP, VECTOR, GROUP_VALUES = 122_880, 2048, 8_000_000
 SMALL_GROUP_LIMIT_MB, SMALL_GROUP_COLUMN_MB = 64, 0.06
@@ -374,7 +374,7 @@ class DuckdbTarget(DatabaseFileTarget):
         if self._root is None and not updates:
             # Without a limit DuckDB caches the written rows as long as memory is available. A table with an index
             # needs that memory, and an update of some columns too.
-            limit, column = MEMORY_LIMIT_MB if self._staged is None else MERGE_LIMIT_MB, COLUMN_MB
+            limit, column = MEMORY_LIMIT_MB, COLUMN_MB
             if self._small_groups:
                 limit, column = SMALL_GROUP_LIMIT_MB, SMALL_GROUP_COLUMN_MB
             self._set("memory_limit", f"{limit + int(len(self._types) * column)}MB")
