@@ -117,7 +117,7 @@ class Inputs:
 
     def compressed(self, name: str, path: str) -> str:
         """A copy of a file, compressed as the name says."""
-        from noetl.data.compression import ENDINGS, Compressor
+        from noetl.data.files.compression import ENDINGS, Compressor
 
         copy = self.folder / name
         if not copy.exists():

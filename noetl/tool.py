@@ -199,7 +199,7 @@ def bind_sql(statement: str, params: Any, dialect: Literal["mysql", "ansi"] = "a
     Parameters are written `%(name)s`, `:name`, `%s`, `?` or `$1`; ValueError if they do not fit to `params`, or if the
     text is not one statement."""
     from noetl.data.sql import bind
-    from noetl.data.sql_statements import split
+    from noetl.data.sql.sql_statements import split
 
     statements = split(statement, dialect)
     if len(statements) != 1:
@@ -210,21 +210,21 @@ def bind_sql(statement: str, params: Any, dialect: Literal["mysql", "ansi"] = "a
 
 def file_format(path: str, given: Any = None, default: str = "bytes") -> str:
     """The format of a file (`parquet arrow csv json jsonl text bytes`): given, else by the ending of its name."""
-    from noetl.data.formats import format_of
+    from noetl.data.files.formats import format_of
 
     return format_of(given=given, path=path, default=default)
 
 
 def file_compression(path: str, format: str) -> str | None:
     """How a file is compressed by its extension: `gzip zstd bz2 xz`, None if it is not; ValueError if it cannot be."""
-    from noetl.data.compression import compression_of
+    from noetl.data.files.compression import compression_of
 
     return compression_of(None, path, format)
 
 
 def decompress_file(source: str, target: str, compression: str) -> None:
     """Decompress a local file into another; ValueError if it is not compressed in this way."""
-    from noetl.data.compression import decompress_file as decompress
+    from noetl.data.files.compression import decompress_file as decompress
 
     decompress(source, target, compression)
 
@@ -240,7 +240,7 @@ def table_encoder(format: str, schema: Any, path: str = "") -> Any:
     """Encodes Arrow batches as the bytes of a file: `write(batch)` and `close()` return bytes.
 
     The extension of `path` says whether the file is compressed (`.gz`), and whether it has tabs (`.tsv`)."""
-    from noetl.data.table_files import encoder_for
+    from noetl.data.files.table_files import encoder_for
 
     return encoder_for(format, schema, path)
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from noetl.connections.duckdb_memory import scan_options, set_options
 from noetl.core.model.outcome import ErrorInfo, error_info
-from noetl.data.duckdb_files import literal
 from noetl.data.duckdb_results import exact_parts
+from noetl.data.files.duckdb_files import literal
 from noetl.data.sql import Bound, quote_column, tokens
 from noetl.runtime.resources import per_loop
 from noetl.runtime.threads import in_thread, open_in_thread

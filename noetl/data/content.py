@@ -23,8 +23,8 @@ import msgspec
 
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
-from noetl.data.formats import TABULAR, format_of
-from noetl.data.table_files import encode_value
+from noetl.data.files.formats import TABULAR, format_of
+from noetl.data.files.table_files import encode_value
 from noetl.data.values import jsonable
 from noetl.errors import PayloadUnavailable
 

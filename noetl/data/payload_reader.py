@@ -24,9 +24,9 @@ import msgspec
 
 from noetl.core.model.reference import Reference
 from noetl.data import arrow_tables as tables
-from noetl.data import table_files
-from noetl.data.csv_text import csv_rows
-from noetl.data.json_stream import JsonStream
+from noetl.data.files import table_files
+from noetl.data.files.csv_text import csv_rows
+from noetl.data.files.json_stream import JsonStream
 from noetl.data.values import unique_names
 from noetl.runtime.threads import in_thread
 

@@ -19,8 +19,8 @@ import msgspec
 
 from noetl.data.arrow_tables import meaning_of, rows_of
 from noetl.data.column_profiles import column_profiles
-from noetl.data.duckdb_files import ROWS_KEYS, csv_query, literal
 from noetl.data.duckdb_results import csv_columns, exact_parts
+from noetl.data.files.duckdb_files import ROWS_KEYS, csv_query, literal
 from noetl.data.row_columns import RowColumns
 from noetl.data.sql import quote_column
 from noetl.errors import RequestRefused, StoreUnavailable
@@ -252,7 +252,7 @@ def _rows_in(value: Any) -> tuple[Sequence[Any], list[str]]:
 def _as_parquet(path: Path) -> Path:
     import pyarrow.parquet as pq
 
-    from noetl.data.table_files import arrow_reader
+    from noetl.data.files.table_files import arrow_reader
 
     target = path.with_suffix(".parquet")
     with path.open("rb") as file:

@@ -6,8 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from noetl.data.duckdb_files import literal
-from noetl.data.json_kinds import EXACT_INTEGER, WITHOUT_MAPS, changed_columns, decimal_kind, narrowed, nested_kind
+from noetl.data.files.duckdb_files import literal
+from noetl.data.files.json_kinds import (
+    EXACT_INTEGER,
+    WITHOUT_MAPS,
+    changed_columns,
+    decimal_kind,
+    narrowed,
+    nested_kind,
+)
 from noetl.data.sql import quote_column
 
 _SMALLEST_BUFFER = 1 << 20  # bytes; DuckDB has buffers of the size of the longest line

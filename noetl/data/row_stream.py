@@ -9,9 +9,9 @@ from typing import Any
 
 from noetl.core.model.reference import Reference
 from noetl.data import arrow_tables as tables
-from noetl.data import table_files
-from noetl.data.formats import format_of
-from noetl.data.json_stream import JsonStream
+from noetl.data.files import table_files
+from noetl.data.files.formats import format_of
+from noetl.data.files.json_stream import JsonStream
 from noetl.data.payload_reader import RangedFile, StoredPayload, csv_records, drain, json_records
 from noetl.runtime.threads import in_thread
 

@@ -16,7 +16,7 @@ from noetl.connections.auth import BadAuth, fields_of, renamed
 from noetl.core.model.tool import ToolCall
 
 if TYPE_CHECKING:
-    from noetl.data.sql_tables import Tables
+    from noetl.data.sql.sql_tables import Tables
 
 SQL_KINDS = frozenset(
     {"postgres", "duckdb", "sqlite", "mysql", "mariadb", "clickhouse", "snowflake", "bigquery", "adbc"}
@@ -175,7 +175,7 @@ def _in_file(name: str, file: str) -> str:
 
 def _schema(text: str, options: str) -> str:
     """The schema of PostgreSQL for names without one, if the first statements or the options set `search_path`."""
-    from noetl.data.sql_statements import split
+    from noetl.data.sql.sql_statements import split
 
     given = re.search(r"(?:-c\s*|--)search_path=(\S+)", options)
     path = given[1] if given else ""
@@ -297,7 +297,7 @@ async def located(call: ToolCall, side: Mapping[str, Any], kind: str) -> Dataset
 
 def tables_in(text: str, kind: str) -> Tables:
     """What statements of a kind of database read and write."""
-    from noetl.data.sql_tables import tables_of  # its patterns take a while to compile
+    from noetl.data.sql.sql_tables import tables_of  # its patterns take a while to compile
 
     return tables_of(text, dialect_of(kind))
 

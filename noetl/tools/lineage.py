@@ -83,7 +83,7 @@ async def _written_data(call: ToolCall, target: Mapping[str, Any], written: list
 
 async def _quarantines(call: ToolCall, written: list[Any]) -> list[Dataset]:
     """The tables and files of bad rows."""
-    from noetl.tools.transfer.bad_rows_plan import quarantine_plans, with_bad_rows
+    from noetl.tools.transfer.quarantine.bad_rows_plan import quarantine_plans, with_bad_rows
     from noetl.tools.transfer.transfer_plan import read_plan
 
     found: list[Dataset] = []
@@ -131,7 +131,7 @@ async def _sql(call: ToolCall, outcome: Outcome) -> tuple[list[Dataset], list[Da
 def _written_rows(text: str, kind: str, outcome: Outcome) -> dict[str, int]:
     """The rows that statements have written, by table, if the result has one part for each statement."""
     from noetl.data.sql import first_word
-    from noetl.data.sql_statements import split
+    from noetl.data.sql.sql_statements import split
 
     results = {**outcome.extracts, **(outcome.data if isinstance(outcome.data, Mapping) else {})}
     statements = split(text, dialect_of(kind))

@@ -232,7 +232,7 @@ class Payloads:
             ) from None
 
     async def _read_whole(self, reference: Reference, content_type: str, most: int) -> Any:
-        from noetl.data.formats import format_of
+        from noetl.data.files.formats import format_of
         from noetl.data.payload_reader import Part, StoredPayload, TooLarge, read_part
 
         payload, format = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from noetl.data.compression import compressed_by, decompress, decompress_file
+from noetl.data.files.compression import compressed_by, decompress, decompress_file
 
 TEXT = b"".join(b"%d,name %d\n" % (number, number * 7919) for number in range(40_000))
 COMPRESS = {

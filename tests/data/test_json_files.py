@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from noetl.data.duckdb_files import json_query
+from noetl.data.files.duckdb_files import json_query
 
 WIDE = {f"k{n}": n for n in range(300)}
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noetl.data import json_stream
-from noetl.data.json_stream import JsonStream
+from noetl.data.files import json_stream
+from noetl.data.files.json_stream import JsonStream
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-1e9, 1e9) | st.text(),

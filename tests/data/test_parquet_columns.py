@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from noetl.data import table_files
+from noetl.data.files import table_files
 
 
 def test_columns_are_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from noetl.core.model.reference import Reference
-from noetl.data import formats, payload_reader, row_stream
+from noetl.data import payload_reader, row_stream
+from noetl.data.files import formats
 from noetl.data.payload_reader import MemoryPayload, Part, TooLarge, csv_records, lines_of, read_part
 from noetl.runtime.resources import close_loop_resources
 from noetl.storage.results import open_store

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetl.data.sql import Dialect, ParameterError, bind, leaves_traces, quote_name, steers_transaction, tokens
-from noetl.data.sql_statements import split
+from noetl.data.sql.sql_statements import split
 
 
 @pytest.mark.parametrize(

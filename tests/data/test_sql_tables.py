@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from noetl.data.sql_tables import tables_of
+from noetl.data.sql.sql_tables import tables_of
 
 
 @pytest.mark.parametrize(

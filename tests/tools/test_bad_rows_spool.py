@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from noetl.data.arrow_tables import rows_of
-from noetl.tools.transfer.bad_rows import MOST_HELD, POSITION, BadRow, NumberedRows, RowError, SourceRows
+from noetl.tools.transfer.quarantine.bad_rows import MOST_HELD, POSITION, BadRow, NumberedRows, RowError, SourceRows
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, declared_types
 from noetl.tools.transfer.sources.file_source import with_types
 

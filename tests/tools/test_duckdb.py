@@ -16,8 +16,8 @@ import pytest
 from noetl.connections import duckdb as driver
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Timeout
-from noetl.data.formats import CONTENT_TYPES
-from noetl.data.table_files import encode_rows
+from noetl.data.files.formats import CONTENT_TYPES
+from noetl.data.files.table_files import encode_rows
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load

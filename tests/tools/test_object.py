@@ -16,7 +16,7 @@ import pytest
 from devcluster import services
 from noetl.connections import objects
 from noetl.core.model.outcome import Outcome
-from noetl.data import compression
+from noetl.data.files import compression
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load

@@ -11,8 +11,8 @@ import pytest
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.reference import Reference
-from noetl.data.formats import CONTENT_TYPES
-from noetl.data.table_files import encode_rows
+from noetl.data.files.formats import CONTENT_TYPES
+from noetl.data.files.table_files import encode_rows
 from noetl.runtime.resources import close_loop_resources
 from noetl.storage.results import open_store
 from noetl.testing.tools import ToolHost, run_tool, tool_call

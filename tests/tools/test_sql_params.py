@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from noetl.data import sql, sql_statements
+from noetl.data import sql
+from noetl.data.sql import sql_statements
 from noetl.testing.tools import ToolHost, run_tool
 
 

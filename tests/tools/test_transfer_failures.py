@@ -21,7 +21,7 @@ import pytest
 from noetl.connections import duckdb as duck
 from noetl.connections import sqlite as lite
 from noetl.core.model.tool import Timeout
-from noetl.data import compression
+from noetl.data.files import compression
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load

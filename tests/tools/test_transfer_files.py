@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from noetl.core.model.outcome import Outcome
-from noetl.data import table_files
+from noetl.data.files import table_files
 from noetl.testing.tools import ToolHost, run_tool
 
 PARTS = ("endpoint", "access_key_id", "secret_access_key", "region")

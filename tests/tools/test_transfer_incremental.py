@@ -24,8 +24,8 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.testing.tools import ToolHost, run_tool
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.cursor_start import earlier
-from noetl.tools.transfer.incremental import HASH_BYTES, _like
+from noetl.tools.transfer.progress.cursor_start import earlier
+from noetl.tools.transfer.progress.incremental import HASH_BYTES, _like
 from tests.tools.test_transfer_web import Api, api  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -534,7 +534,7 @@ def test_equal_rows_at_the_boundary_are_counted(tmp_path):
 
 
 def test_the_limit_of_rows_at_the_boundary_includes_those_of_earlier_loads(tmp_path, monkeypatch):
-    monkeypatch.setattr("noetl.tools.transfer.incremental.MAX_BOUNDARY", 10)
+    monkeypatch.setattr("noetl.tools.transfer.progress.incremental.MAX_BOUNDARY", 10)
     lines = Lines(tmp_path)
     rows = [{"id": number, "seen": 1} for number in range(11)]
     assert lines.load_rows(*rows[:6]).status == "ok"
@@ -546,7 +546,7 @@ def test_the_limit_of_rows_at_the_boundary_includes_those_of_earlier_loads(tmp_p
 
 
 def test_only_rows_with_the_greatest_value_of_all_count_for_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr("noetl.tools.transfer.incremental.MAX_BOUNDARY", 10)
+    monkeypatch.setattr("noetl.tools.transfer.progress.incremental.MAX_BOUNDARY", 10)
     monkeypatch.setattr("noetl.tools.transfer.sources.BATCH_ROWS", 5)
     source, target = str(tmp_path / "s.sqlite"), str(tmp_path / "t.duckdb")
     values = ", ".join(f"({number}, {number // 30})" for number in range(65))

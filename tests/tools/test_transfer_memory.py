@@ -20,13 +20,13 @@ import pytest
 from noetl.connections import duckdb as duck
 from noetl.connections import duckdb_memory as duck_memory
 from noetl.core.templates.deferred import DeferredTemplate
-from noetl.data import csv_text, duckdb_files, table_files
+from noetl.data.files import csv_text, duckdb_files, table_files
 from noetl.data.sql import bind
 from noetl.testing.tools import ToolHost, run_tool
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer import chunks, sources
-from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Chunk, chunked
+from noetl.tools.transfer.quarantine.bad_rows import POSITION, NumberedRows, SourceRows
 from noetl.tools.transfer.sources import file_source, large_workbook, numbered_lines, spreadsheet_source, wide_csv
 from noetl.tools.transfer.targets import Target, duckdb_target
 from tests.tools.test_transfer_files import WORKBOOK

@@ -38,7 +38,7 @@ def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _shrink(setattr: Any) -> None:
     """Groups of two objects, each committed at once."""
-    from noetl.tools.transfer import load_progress
+    from noetl.tools.transfer.progress import load_progress
 
     setattr(load_progress, "SHARE", 0)
     setattr(object_source, "GROUP_OBJECTS", GROUP)

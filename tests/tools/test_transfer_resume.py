@@ -137,7 +137,7 @@ def local(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _every_page_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noetl.tools.transfer.load_progress.SHARE", 0)
+    monkeypatch.setattr("noetl.tools.transfer.progress.load_progress.SHARE", 0)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

@@ -10,7 +10,7 @@ from noetl.core.model.events import IterationDone, StepDone, TaskDone
 from noetl.core.model.outcome import Outcome, ok
 from noetl.core.model.playbook import OutputPolicy
 from noetl.core.model.position import Item, Position
-from noetl.data import formats, table_files
+from noetl.data.files import formats, table_files
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.storage.results import ResultStores, open_store
 from noetl.worker import collections as stored_collections

@@ -18,7 +18,7 @@ from noetl.core.engine.effects import DataRequest, FetchPayload, StorePayload, S
 from noetl.core.model.playbook import STATE_KEY, Limits, Playbook, Step
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolSpec
-from noetl.data.formats import format_of
+from noetl.data.files.formats import format_of
 from noetl.errors import PayloadUnavailable
 from noetl.storage.ports.results import ResultStore
 
@@ -122,7 +122,7 @@ def decoded(data: bytes, content_type: str) -> Any:
             return msgspec.json.decode(data)
         except msgspec.DecodeError as problem:
             raise PayloadUnavailable(f"a stored payload is not valid JSON: {problem}", kind="ref.corrupt") from None
-    from noetl.data import formats, table_files
+    from noetl.data.files import formats, table_files
 
     format = formats.format_of(content_type=kind)
     if format in formats.TABULAR:

@@ -21,8 +21,8 @@ from msgspec import Struct, field
 from noetl.core.model.events import TaskDone
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.reference import Reference
-from noetl.data.duckdb_files import literal
-from noetl.data.formats import format_of
+from noetl.data.files.duckdb_files import literal
+from noetl.data.files.formats import format_of
 from noetl.data.result_tables import Export, QueryFailed, ResultTables, named_tables
 from noetl.data.row_stream import NotRows, rows_of
 from noetl.data.sql import quote_column

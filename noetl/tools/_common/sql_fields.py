@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noetl.core.model.tool import Field, Members, count
-from noetl.data.formats import OTHER_NAMES
+from noetl.data.files.formats import OTHER_NAMES
 from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 INLINE_ROWS = 50_000

@@ -19,9 +19,9 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import Host, ToolCall
 from noetl.core.templates.views import KEYS
-from noetl.data import formats, table_files
+from noetl.data.files import formats, table_files
 from noetl.data.sql import Dialect, steers_transaction, takes_sets
-from noetl.data.sql_statements import split
+from noetl.data.sql.sql_statements import split
 from noetl.tools._common.scripts import ScriptUnavailable, read_script
 from noetl.tools._common.sql_fields import COMMAND, INLINE_BYTES, INLINE_ROWS
 

@@ -20,11 +20,11 @@ from noetl.connections.gate_proxy import trusting_proxy
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
-from noetl.data import duckdb_files as duck_files
 from noetl.data.arrow_tables import batch_of_mappings, inferred_schema, rows_of
-from noetl.data.formats import format_of
+from noetl.data.files import duckdb_files as duck_files
+from noetl.data.files.formats import format_of
+from noetl.data.files.table_files import arrow_reader
 from noetl.data.sql import ParameterError, bind, bind_sets, quote_column
-from noetl.data.table_files import arrow_reader
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
 from noetl.runtime.temporary_folders import TemporaryFolder
 from noetl.runtime.threads import in_thread

@@ -14,8 +14,8 @@ from noetl.connections.mail import PREFIXES, Attachment, Mail, MailFailure, send
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
-from noetl.data import formats
 from noetl.data.content import encoded, natural_format, reference_in
+from noetl.data.files import formats
 from noetl.errors import PayloadUnavailable, SecretUnavailable
 from noetl.tools._common.payload_task import explain
 from noetl.tools.mail.spec import MAX_BYTES

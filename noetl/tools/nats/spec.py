@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from noetl.core.model.durations import DURATION
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, count, named_input
-from noetl.data.formats import FORMATS, OTHER_NAMES
+from noetl.data.files.formats import FORMATS, OTHER_NAMES
 
 REQUEST_TIMEOUT = 10.0
 NULLS: dict[str, Any] = {"stream": None, "seq": None, "revision": None, "duplicate": None}

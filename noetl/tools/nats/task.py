@@ -14,8 +14,8 @@ from noetl.connections.auth import BadAuth, fields_of
 from noetl.core.model.durations import seconds
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info, ok
 from noetl.core.model.tool import ToolCall
-from noetl.data import formats, table_files
 from noetl.data.content import INLINE_BYTES, encoded, kept_or_stored, message_bytes, message_value, save
+from noetl.data.files import formats, table_files
 from noetl.errors import SecretUnavailable
 from noetl.tools._common.payload_task import explain, upload_blocks
 from noetl.tools._common.sql_task import flag

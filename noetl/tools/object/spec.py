@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, count, named_input
-from noetl.data.formats import FORMATS, OTHER_NAMES
+from noetl.data.files.formats import FORMATS, OTHER_NAMES
 
 ACTIONS = ("put", "get", "list", "delete", "head", "exists", "copy", "move")
 ACTION_ALIASES = {

@@ -16,8 +16,8 @@ from noetl.connections.auth import BadAuth, fields_of
 from noetl.connections.objects import ObjectLocation
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
-from noetl.data import compression, formats, table_files
 from noetl.data.content import INLINE_BYTES, encoded, file_blocks, kept_or_stored, natural_format, save
+from noetl.data.files import compression, formats, table_files
 from noetl.data.key_patterns import key_pattern
 from noetl.data.payload_reader import MemoryPayload, read_part
 from noetl.errors import SecretUnavailable

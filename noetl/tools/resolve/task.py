@@ -13,9 +13,9 @@ from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
 from noetl.data.content import blocks_of, natural_format, reference_in
-from noetl.data.formats import CONTENT_TYPES, format_of
+from noetl.data.files.formats import CONTENT_TYPES, format_of
+from noetl.data.files.table_files import encode_value
 from noetl.data.payload_reader import Part, StoredPayload, read_part
-from noetl.data.table_files import encode_value
 from noetl.errors import PayloadUnavailable
 from noetl.tools._common.payload_task import explain, read_part_fields
 from noetl.tools.resolve.spec import MAX_BYTES

@@ -15,7 +15,7 @@ from noetl.core.model.tool import ToolCall
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.core.templates.template import compile_value
 from noetl.data import arrow_tables as tables
-from noetl.tools.transfer.bad_rows import POSITION, taken, without_positions
+from noetl.tools.transfer.quarantine.bad_rows import POSITION, taken, without_positions
 
 # Columns or bytes of a row, and bytes of a chunk with wider rows: libraries hold buffers for each column and value.
 WIDE, LONG, WIDE_BYTES = 256, 64 << 10, 4 << 20

@@ -18,16 +18,16 @@ from noetl.data.arrow_tables import record_columns
 from noetl.runtime.malloc import release_memory
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import pg_copy
-from noetl.tools.transfer.bad_rows import SourceRows
-from noetl.tools.transfer.bad_rows_plan import quarantine_place, quarantine_plans
 from noetl.tools.transfer.chunks import Chunk, Mark, chunked, reads_name
-from noetl.tools.transfer.cursor_start import NAME, bare_cursor, render
 from noetl.tools.transfer.failures import Explain, ExplainedError, roll_back
-from noetl.tools.transfer.incremental import Incremental
-from noetl.tools.transfer.load_progress import LoadProgress
-from noetl.tools.transfer.object_progress import ObjectProgress
-from noetl.tools.transfer.quarantine import Quarantine
-from noetl.tools.transfer.rejected_rows import RejectedRows
+from noetl.tools.transfer.progress.cursor_start import NAME, bare_cursor, render
+from noetl.tools.transfer.progress.incremental import Incremental
+from noetl.tools.transfer.progress.load_progress import LoadProgress
+from noetl.tools.transfer.progress.object_progress import ObjectProgress
+from noetl.tools.transfer.quarantine.bad_rows import SourceRows
+from noetl.tools.transfer.quarantine.bad_rows_plan import quarantine_place, quarantine_plans
+from noetl.tools.transfer.quarantine.quarantine import Quarantine
+from noetl.tools.transfer.quarantine.rejected_rows import RejectedRows
 from noetl.tools.transfer.sources import open_source
 from noetl.tools.transfer.targets import Target, open_target
 from noetl.tools.transfer.transfer_plan import Plan, SourcePlan

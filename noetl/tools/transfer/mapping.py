@@ -9,8 +9,8 @@ from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.data import arrow_tables as tables
 from noetl.errors import TemplateError
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import RowError
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer, reads_name
+from noetl.tools.transfer.quarantine.bad_rows import RowError
 from noetl.tools.transfer.transfer_plan import is_deferred
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from noetl.data.types.type_lattice import TEXT, UNTYPED, ColumnKind, needed_type
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import RowError, isolate, taken
+from noetl.tools.transfer.quarantine.bad_rows import RowError, isolate, taken
 from noetl.tools.transfer.side_fields import COLUMNS, TYPES
 
 Quarantine = Callable[[Any, str], Awaitable[None]]  # the rows (an Arrow table), the reason

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from noetl.core.model.connector import SourceSpec, TargetSpec
 from noetl.core.model.durations import DURATION
 from noetl.core.model.tool import Field, Members
-from noetl.data.formats import FORMATS, OTHER_NAMES
+from noetl.data.files.formats import FORMATS, OTHER_NAMES
 from noetl.data.types.type_names import CHOICES, PATTERN
 from noetl.tools._common.http_fields import REQUEST_FIELDS
 from noetl.tools._common.sql_fields import DATABASE_FILE, POSTGRES_CONNECTION

@@ -19,9 +19,9 @@ from noetl.core.model.tool import ToolCall
 from noetl.data.sql import ParameterError
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows_plan import with_bad_rows
 from noetl.tools.transfer.engine import Transfer, TransferFailed
 from noetl.tools.transfer.failures import ExplainedError
+from noetl.tools.transfer.quarantine.bad_rows_plan import with_bad_rows
 from noetl.tools.transfer.transfer_plan import read_plan
 
 

@@ -12,11 +12,11 @@ from noetl.core.model.connector import SourceSpec, TargetSpec
 from noetl.core.model.outcome import elements_of
 from noetl.core.model.tool import Members, ToolCall, install_hint
 from noetl.core.templates.deferred import DeferredTemplate, Rendered
-from noetl.data import compression, formats
+from noetl.data.files import compression, formats
 from noetl.tools import connectors
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import side_fields
-from noetl.tools.transfer.bad_rows import RowError
+from noetl.tools.transfer.quarantine.bad_rows import RowError
 from noetl.tools.transfer.schema_contract import SchemaContract, read_contract
 from noetl.tools.transfer.side_fields import (
     BAD_ROWS_FIELDS,

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response, StreamingResponse
 
 from noetl.core.model.reference import Reference
-from noetl.data.formats import format_of
+from noetl.data.files.formats import format_of
 from noetl.data.payload_reader import Part, PartNotFound, StoredPayload, TooLarge, read_part
 from noetl.errors import NotFound, RequestRefused
 from noetl.server.http.dependencies import App, Viewer

@@ -16,12 +16,12 @@ from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import SeenColumns
 from noetl.data.content import reference_in
 from noetl.data.sql import bind, quote_name
-from noetl.data.sql_statements import split
+from noetl.data.sql.sql_statements import split
 from noetl.data.types.column_types import DeclaredType
 from noetl.runtime.threads import in_thread, open_in_thread
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
+from noetl.tools.transfer.quarantine.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.sources import postgres_source as pg_source
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, RowsSource, declared_types, find_values
 from noetl.tools.transfer.sources.file_source import ReferenceSource, normalize_batch, with_types

@@ -10,12 +10,12 @@ import msgspec
 from noetl.core.model.excerpt import excerpt
 from noetl.core.model.outcome import elements_of
 from noetl.data import arrow_tables as tables
-from noetl.data.duckdb_files import ROWS_KEYS
+from noetl.data.files.duckdb_files import ROWS_KEYS
 from noetl.data.types.column_types import DeclaredType, WrongValue, declared_type
 from noetl.data.types.type_names import CHOICES
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import NumberedRows, RowError, SourceRows
 from noetl.tools.transfer.mapping import conform_rows
+from noetl.tools.transfer.quarantine.bad_rows import NumberedRows, RowError, SourceRows
 
 BATCH_ROWS = 10_000
 

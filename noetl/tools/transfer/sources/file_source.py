@@ -23,16 +23,16 @@ from noetl.connections.duckdb_memory import OPTIONS, set_options
 from noetl.core.model.excerpt import excerpt
 from noetl.core.model.tool import ToolCall
 from noetl.data import arrow_tables as tables
-from noetl.data import duckdb_files as duck_files
-from noetl.data import formats, table_files
 from noetl.data import payload_reader as reading
 from noetl.data.content import file_blocks, save
+from noetl.data.files import duckdb_files as duck_files
+from noetl.data.files import formats, table_files
 from noetl.data.sql import bind
 from noetl.data.types.column_types import DeclaredType, WrongValue
 from noetl.runtime.temporary_folders import TemporaryFolder
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, RowError, SourceRows, without_positions
+from noetl.tools.transfer.quarantine.bad_rows import POSITION, NumberedRows, RowError, SourceRows, without_positions
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, declared_column, declared_types
 from noetl.tools.transfer.sources.json_documents import write_lines
 from noetl.tools.transfer.sources.numbered_lines import number_lines, numbered_rows, wrong_json_line

@@ -34,10 +34,10 @@ from noetl.core.templates.deferred import DeferredTemplate
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.http import task as http_task
-from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name
 from noetl.tools.transfer.failures import ResponseError
-from noetl.tools.transfer.load_progress import fingerprint
+from noetl.tools.transfer.progress.load_progress import fingerprint
+from noetl.tools.transfer.quarantine.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, find_rows
 from noetl.tools.transfer.sources.large_pages import LARGE_PAGE, LargePages, LargeRows, read_rows
 from noetl.tools.transfer.transfer_plan import Plan

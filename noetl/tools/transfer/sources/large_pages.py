@@ -11,7 +11,7 @@ import msgspec
 from noetl.core.model.outcome import Outcome, elements_of, ok
 from noetl.data.arrow_tables import SeenColumns
 from noetl.data.content import save
-from noetl.data.duckdb_files import ROWS_KEYS
+from noetl.data.files.duckdb_files import ROWS_KEYS
 from noetl.runtime.temporary_folders import TemporaryFolder
 from noetl.tools.transfer.sources.json_documents import write_lines
 

@@ -16,10 +16,10 @@ from typing import IO, Any
 
 import msgspec
 
-from noetl.data.csv_text import LongLine, csv_problem, csv_reader, text_lines
-from noetl.data.duckdb_files import LONGEST_LINE, delimiter_of
+from noetl.data.files.csv_text import LongLine, csv_problem, csv_reader, text_lines
+from noetl.data.files.duckdb_files import LONGEST_LINE, delimiter_of
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import POSITION, SourceRows
+from noetl.tools.transfer.quarantine.bad_rows import POSITION, SourceRows
 
 NO_OBJECT = "is not a JSON object"
 _decode = msgspec.json.Decoder().decode

@@ -22,17 +22,17 @@ from noetl.connections import objects
 from noetl.connections.auth import fields_of
 from noetl.core.model.outcome import error_info
 from noetl.core.model.tool import ToolCall
-from noetl.data import compression, formats
 from noetl.data.content import save
-from noetl.data.duckdb_files import is_blank
+from noetl.data.files import compression, formats
+from noetl.data.files.duckdb_files import is_blank
 from noetl.data.key_patterns import MARKS, key_pattern
 from noetl.runtime.tasks import cancel
 from noetl.runtime.temporary_folders import TemporaryFolder
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput, flag
-from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Mark
 from noetl.tools.transfer.failures import ExplainedError
+from noetl.tools.transfer.quarantine.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.sources import spreadsheet_source as sheets
 from noetl.tools.transfer.sources.arrow_rows import UntypedColumns, declared_types
 from noetl.tools.transfer.sources.file_source import Files, file_batches, ranged_batches, resolve_address, with_types

@@ -12,8 +12,8 @@ from noetl.core.model.tool import ToolCall
 from noetl.tools._common.plugin_addresses import check_addresses
 from noetl.tools._common.plugin_fields import field_problem
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.failures import ExplainedError
+from noetl.tools.transfer.quarantine.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, BatchBuilder
 from noetl.tools.transfer.sources.file_source import normalize_batch
 from noetl.tools.transfer.transfer_plan import Plan

@@ -18,7 +18,7 @@ from noetl.connections import postgres
 from noetl.connections.postgres import Column
 from noetl.data import arrow_tables as tables
 from noetl.data.sql import Bound, bind, first_word, quote_column, quote_name, tokens
-from noetl.data.sql_statements import split
+from noetl.data.sql.sql_statements import split
 from noetl.data.types import extended_dates as far_dates
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput

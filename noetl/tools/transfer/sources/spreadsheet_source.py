@@ -11,10 +11,10 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from noetl.data.csv_text import LongLine, text_lines
+from noetl.data.files.csv_text import LongLine, text_lines
 from noetl.data.values import duration, unique_names
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import NumberedRows
+from noetl.tools.transfer.quarantine.bad_rows import NumberedRows
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, BatchBuilder
 from noetl.tools.transfer.sources.large_workbook import UnusualSheet, large_sheet
 

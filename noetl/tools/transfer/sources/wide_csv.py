@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from duckdb import InvalidInputException
 
 from noetl.core.model.excerpt import excerpt
-from noetl.data import duckdb_files as files
-from noetl.data.table_files import row_encoder
+from noetl.data.files import duckdb_files as files
+from noetl.data.files.table_files import row_encoder
 from noetl.runtime.malloc import release_memory
 from noetl.runtime.temporary_folders import TemporaryFolder
 

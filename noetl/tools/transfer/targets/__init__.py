@@ -11,11 +11,11 @@ from noetl.data.arrow_tables import record_columns
 from noetl.data.types.type_lattice import ColumnKind
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import RowError
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
 from noetl.tools.transfer.mapping import ColumnMapping
 from noetl.tools.transfer.nested_rows import Path, child_name
-from noetl.tools.transfer.rejected_rows import ROW, RejectedRows
+from noetl.tools.transfer.quarantine.bad_rows import RowError
+from noetl.tools.transfer.quarantine.rejected_rows import ROW, RejectedRows
 from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.targets.earlier_rows import EarlierRows

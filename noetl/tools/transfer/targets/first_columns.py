@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.data.arrow_tables import meaning_of
-from noetl.tools.transfer.bad_rows import RowError
+from noetl.tools.transfer.quarantine.bad_rows import RowError
 
 EVOLVE = "set `schema: evolve` in the target"
 EXTRA = "which the first rows do not have"

@@ -13,7 +13,7 @@ from noetl.core.model.events import instant
 from noetl.data.sql import quote_name
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.failures import ExplainedError
-from noetl.tools.transfer.load_progress import conflict
+from noetl.tools.transfer.progress.load_progress import conflict
 from noetl.tools.transfer.targets import Target
 
 OBJECTS = "noetl_loaded_objects"

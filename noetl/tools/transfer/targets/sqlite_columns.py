@@ -12,7 +12,7 @@ from typing import Any
 from noetl.connections import sqlite as lite
 from noetl.data.arrow_tables import is_mixed, meaning_of, plain_column, text_of, text_values
 from noetl.data.types.type_lattice import SQLITE_NUMBER, SQLITE_REAL, ColumnKind
-from noetl.tools.transfer.bad_rows import RowError
+from noetl.tools.transfer.quarantine.bad_rows import RowError
 
 DOUBLE_DIGITS = 15  # decimals of up to this many digits are exact as a double
 _AFFINITIES = {

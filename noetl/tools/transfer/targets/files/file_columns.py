@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from noetl.data.arrow_tables import meaning_of, plain_column
-from noetl.tools.transfer.bad_rows import RowError
+from noetl.tools.transfer.quarantine.bad_rows import RowError
 from noetl.tools.transfer.targets.number_columns import NumberColumns
 
 

@@ -17,8 +17,8 @@ from typing import Any
 from noetl.connections import objects
 from noetl.connections.auth import fields_of
 from noetl.core.model.tool import ToolCall
-from noetl.data import compression, formats, table_files
 from noetl.data.content import encoded, natural_format
+from noetl.data.files import compression, formats, table_files
 from noetl.data.types.type_lattice import ColumnKind, kind_of_stored
 from noetl.runtime.threads import in_thread, open_in_thread
 from noetl.tools._common.sql_task import BadInput

@@ -16,8 +16,8 @@ import obstore
 
 from noetl.connections import objects
 from noetl.core.model.tool import ToolCall
-from noetl.data import formats
 from noetl.data.content import file_blocks, unfinished
+from noetl.data.files import formats
 from noetl.runtime.temporary_folders import TemporaryFolder
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from noetl.data.sql import Dialect, Token, tokens
-from noetl.data.sql_statements import split
+from noetl.data.sql.sql_statements import split
 
 _FROM_FUNCTIONS = {"extract", "substring", "trim", "overlay", "position", "leading", "trailing", "both"}
 _ENDS_OF_LIST = {

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from noetl.tools.transfer.bad_rows import BadRow, SourceRows, isolate
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.mapping import ColumnMapping
+from noetl.tools.transfer.quarantine.bad_rows import BadRow, SourceRows, isolate
 from noetl.tools.transfer.transfer_plan import TargetPlan
 
 if TYPE_CHECKING:

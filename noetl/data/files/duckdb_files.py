@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from noetl.data.compression import compressed_by
-from noetl.data.csv_text import LongLine, csv_problem, csv_reader, text_lines
-from noetl.data.json_kinds import WITHOUT_MAPS, changed_columns, narrowed
+from noetl.data.files.compression import compressed_by
+from noetl.data.files.csv_text import LongLine, csv_problem, csv_reader, text_lines
+from noetl.data.files.json_kinds import WITHOUT_MAPS, changed_columns, narrowed
 from noetl.data.sql import quote_column
 
 ROWS_KEYS = ("rows", "data", "items", "results")  # the default key of a document's rows

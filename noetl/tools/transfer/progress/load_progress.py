@@ -25,7 +25,7 @@ from noetl.tools.transfer.transfer_plan import Plan, SourcePlan
 
 if TYPE_CHECKING:
     from noetl.tools.transfer.chunks import Mark
-    from noetl.tools.transfer.incremental import Incremental
+    from noetl.tools.transfer.progress.incremental import Incremental
     from noetl.tools.transfer.targets import Target
 
 TABLE = "noetl_load_progress"

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
-from noetl.data import formats
+from noetl.data.files import formats
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.side_fields import BAD_ROWS, KINDS
 from noetl.tools.transfer.transfer_plan import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from noetl.data.compression import without_ending
+from noetl.data.files.compression import without_ending
 
 JSON = "application/json"
 JSONL = "application/x-ndjson"

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import msgspec
 
 from noetl.data.arrow_tables import batch_of_mappings, inferred_schema, is_mixed, meaning_of, plain_column, rows_of
-from noetl.data.compression import Compressor, compression_of, without_ending
-from noetl.data.csv_text import csv_rows
-from noetl.data.formats import CONTENT_TYPES, CSV, JSON, JSONL, TABULAR
+from noetl.data.files.compression import Compressor, compression_of, without_ending
+from noetl.data.files.csv_text import csv_rows
+from noetl.data.files.formats import CONTENT_TYPES, CSV, JSON, JSONL, TABULAR
 from noetl.data.values import jsonable, unique_names
 from noetl.runtime.malloc import release_memory
 from noetl.runtime.temporary_folders import TemporaryFolder

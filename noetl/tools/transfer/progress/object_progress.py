@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.load_progress import Pace
+from noetl.tools.transfer.progress.load_progress import Pace
 from noetl.tools.transfer.transfer_plan import DATABASES
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ from noetl.core.templates.deferred import DeferredTemplate
 from noetl.core.templates.template import compile_value
 from noetl.data.arrow_tables import rows_of, text_of
 from noetl.data.sql import quote_column, quote_name
-from noetl.data.sql_statements import split
+from noetl.data.sql.sql_statements import split
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import SourceRows, without_positions
 from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name
-from noetl.tools.transfer.cursor_column import cursor_values, from_start, greatest_of, with_cursor
-from noetl.tools.transfer.cursor_start import NAME, NO_START, earlier, render_start, without_cursor
-from noetl.tools.transfer.load_progress import Progress, fingerprint
+from noetl.tools.transfer.progress.cursor_column import cursor_values, from_start, greatest_of, with_cursor
+from noetl.tools.transfer.progress.cursor_start import NAME, NO_START, earlier, render_start, without_cursor
+from noetl.tools.transfer.progress.load_progress import Progress, fingerprint
+from noetl.tools.transfer.quarantine.bad_rows import SourceRows, without_positions
 from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
 
 MAX_BOUNDARY = 20_000  # rows with the greatest value that are recognized by their hashes: 214 KB of the state

@@ -7,7 +7,7 @@ from typing import Any
 
 from noetl.data.arrow_tables import digits_of, meaning_of, rows_of
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import POSITION, SourceRows
+from noetl.tools.transfer.quarantine.bad_rows import POSITION, SourceRows
 
 DIGITS, SCALE = 76, 38  # of decimals
 

@@ -17,9 +17,9 @@ from noetl.core.model.events import instant
 from noetl.core.model.outcome import error_info
 from noetl.core.model.tool import ToolCall
 from noetl.data.values import jsonable
-from noetl.tools.transfer.bad_rows import BadRow
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.failures import Explain, ExplainedError
+from noetl.tools.transfer.quarantine.bad_rows import BadRow
 from noetl.tools.transfer.targets import Target, open_target
 from noetl.tools.transfer.transfer_plan import BadRowsPlan
 

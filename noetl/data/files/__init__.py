@@ -1,0 +1,1 @@
+"""Formats of files: CSV, JSON, Parquet, Arrow, and their compression."""

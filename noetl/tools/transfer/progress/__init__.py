@@ -1,0 +1,1 @@
+"""What a load remembers: its cursor, the pages and objects that were loaded."""
