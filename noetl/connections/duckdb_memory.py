@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from noetl.data.sql import Bound
+from noetl.data.sql import Bound, split_name, tokens
+from noetl.data.sql.sql_tables import tables_of
 
 OPTIONS = {
     "threads": min(2, os.cpu_count() or 1),  # each one needs memory of its own
@@ -26,6 +27,7 @@ FIXED = 16  # bytes of a value that is no text, at most
 _FIXED_KINDS = re.compile(
     r"U?\w*INT(EGER)?|FLOAT|DOUBLE|DECIMAL\(.*\)|BOOLEAN|DATE|TIME\w*( WITH TIME ZONE)?|UUID|INTERVAL|ENUM\(.*\)"
 )
+_CALL = re.compile(r"\b(?!(?:and|as|from|in|not|or|select|union|all|where)\b)\w+\s*\(|\|\|", re.IGNORECASE)
 _NAME = re.compile(r'(?:(?:"(?:[^"]|"")+"|\w+)(?:\.|$))+')  # quoted where that is necessary
 _LENGTH = re.compile(r"max_string_length'?: (\d+)|Max String Length: (\d+)")
 
@@ -41,7 +43,8 @@ def set_options(cursor: Any, options: Mapping[str, Any]) -> list[str]:
 def scan_options(cursor: Any, bound: Bound) -> dict[str, Any]:
     """The settings for a query that only reads rows of tables or files; none for others, such as joins and sorts.
 
-    They limit the memory if the longest values of the tables fit: DuckDB needs `VECTOR` rows at once in each thread."""
+    They limit the memory if the longest values of the tables fit: DuckDB needs `VECTOR` rows at once in each thread. A
+    function may give values that are longer than those of the tables, so a query that calls one has no limit."""
     import duckdb
 
     try:
@@ -49,11 +52,23 @@ def scan_options(cursor: Any, bound: Bound) -> dict[str, Any]:
         if not all(node["name"] in _SCANS or node["name"].startswith("READ_") for node in nodes):
             return {}
         tables = {node["extra_info"]["Table"] for node in nodes if node["name"] in ("SEQ_SCAN", "TABLE_SCAN")}
-        width = sum(_width(cursor, table) for table in tables)
+        is_plain = tables and _reads_columns(bound.text, tables)
+        width = sum(_width(cursor, table) for table in tables) if is_plain else float("inf")
     except (duckdb.Error, ValueError, KeyError, TypeError):  # another version, or no query
         return {}
     needed = LEAST_MB + 4 * VECTOR * width / 1e6
-    return OPTIONS | ({"memory_limit": f"{needed:.0f}MB"} if tables and needed <= MOST_MB else {})
+    return OPTIONS | ({"memory_limit": f"{needed:.0f}MB"} if needed <= MOST_MB else {})
+
+
+def _reads_columns(text: str, tables: set[str]) -> bool:
+    """Whether a query has columns of these tables as they are: it calls no function, and reads no view."""
+    code = "".join(
+        "_" if each.kind == "string" else each.text for each in tokens(text, "duckdb") if each.kind != "comment"
+    )
+    scanned = [tuple(split_name(table.lower())) for table in tables]
+    named = [tuple(split_name(name.lower())) for name in tables_of(text, "duckdb").reads]
+    is_table = all(any(table[-len(name) :] == name for table in scanned) for name in named)
+    return bool(named) and is_table and _CALL.search(code) is None
 
 
 def _explained(cursor: Any, bound: Bound) -> str:

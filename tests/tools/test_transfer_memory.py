@@ -265,6 +265,10 @@ def memory_limit(cursor: Any) -> str:
         ("SELECT id + ? AS n FROM t WHERE text <> 'x' LIMIT 5", True),
         ("SELECT text, count(*) FROM t GROUP BY 1", False),
         ("SELECT a.* FROM t AS a JOIN t AS b USING (id) ORDER BY text", False),
+        ("SELECT * FROM main.t WHERE id IN (1, 2) OR (text = 'x' AND id > 3) -- f(x)", True),
+        ("SELECT id, repeat(text, 9) AS text FROM t", False),  # longer than the values of the table
+        ("SELECT text || text AS text FROM t", False),
+        ("FROM computed", False),
         ("FROM long", False),  # 2,048 of its values may need more
         ("FROM lists", False),
         ("FROM none", True),
@@ -276,6 +280,7 @@ def test_only_scans_of_duckdb_have_a_memory_limit(tmp_path: Path, query: str, is
         made.execute("CREATE TABLE t AS SELECT i AS id, repeat('x', 1 + i % 300) AS text FROM range(5000) r(i)")
         made.execute("CREATE TABLE long AS SELECT 1 AS id, repeat('x', 100000) AS text")
         made.execute("CREATE TABLE lists AS SELECT ['x'] AS texts; CREATE TABLE none (id INTEGER, text VARCHAR)")
+        made.execute("CREATE VIEW computed AS SELECT repeat(text, 9) AS text FROM t")
 
     async def limits() -> list[bool]:
         database = duck.database(path)
