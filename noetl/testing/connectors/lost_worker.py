@@ -18,7 +18,7 @@ def lose_worker(given: dict[str, Any], host: ToolHost, execution_id: str) -> Non
     """Start the process, and wait for its end."""
     task = {"given": given, "credentials": host.credentials, "folder": str(host.folder), "execution_id": execution_id}
     ran = subprocess.run(
-        [sys.executable, "-c", "from noetl.testing.lost_worker import main; main()"],
+        [sys.executable, "-c", "from noetl.testing.connectors.lost_worker import main; main()"],
         input=json.dumps(task, default=str),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
