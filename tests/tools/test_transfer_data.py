@@ -279,7 +279,7 @@ def test_json_without_rows_is_a_clear_error(
 def test_malformed_json_is_named_by_its_line(host: ToolHost, tmp_path: Path, line: int) -> None:
     (tmp_path / "in.jsonl").write_text('{"a": 1}\n' * (line - 1) + "{bad\n" + '{"a": 1}\n')
     error = move(host, {"kind": "file", "path": "in.jsonl"}, {"kind": "file", "path": "o.json"}).error
-    assert error is not None and f'in file "in.jsonl", at byte 2 in line {line} (' in error.message
+    assert error is not None and f"in.jsonl: line {line:,} is not JSON: " in error.message
 
 
 @pytest.mark.parametrize("name", ["in.csv", "in.csv.gz"])

@@ -321,7 +321,7 @@ async def _duckdb_batches(
 
 
 def _wrong_text(path: str, format: str, failure: str) -> str | None:
-    """What is wrong in CSV or JSON lines that DuckDB has refused, in words."""
+    """What is wrong in CSV or JSON lines that DuckDB has refused."""
     if format == "csv":
         return duck_files.misfit(path, failure)
     found = map(wrong_json_line, duck_files.found_files(path)) if format == "jsonl" else ()

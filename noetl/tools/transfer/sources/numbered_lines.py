@@ -42,9 +42,11 @@ def number_lines(path: str, copy: str, format: str, name: str, rows: SourceRows)
 
 
 def wrong_json_line(path: Path) -> str | None:
-    """The first line of JSON lines that cannot be read, in words."""
+    """The first line of JSON lines that cannot be read, with the reason; None if a line before it is too long."""
     with path.open("rb") as lines:
         for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), 1):
+            if len(line) > LONGEST_LINE:
+                return None
             text = line.removeprefix(b"\xef\xbb\xbf").strip()
             reason = _wrong_json(text) if text else None
             if reason is not None and reason != NO_OBJECT:
