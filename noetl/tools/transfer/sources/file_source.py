@@ -39,7 +39,7 @@ from noetl.tools.transfer.sources.numbered_lines import number_lines, numbered_r
 from noetl.tools.transfer.sources.wide_csv import Kind, WideCsv, is_wide
 
 INTERVAL = DeclaredType("interval")
-CSV_MEMORY = "160MB"
+CSV_MEMORY = "112MB"
 LARGE_DOCUMENT = 8 << 20
 EVOLVE = "set `schema: evolve` in the target to load the columns of all files"
 

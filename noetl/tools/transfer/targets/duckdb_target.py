@@ -38,7 +38,8 @@ UNIQUE_KEYS_QUERY = (
     "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
 )
 # Of DuckDB while rows are written; less costs CPU time for evicted blocks. Each column has blocks of its own.
-MEMORY_LIMIT_MB, COLUMN_MB = 96, 0.75
+MEMORY_LIMIT_MB, MERGE_LIMIT_MB, COLUMN_MB = 96, 72, 0.75
+COMMIT_LIMIT_MB = 256
 # A row group is in memory until it is complete, so wide tables have smaller ones.
 ROW_GROUP, VECTOR, GROUP_VALUES = 122_880, 2048, 8_000_000
 SMALL_GROUP_LIMIT_MB, SMALL_GROUP_COLUMN_MB = 64, 0.06
@@ -110,6 +111,7 @@ class DuckdbTarget(DatabaseFileTarget):
         super().__init__(call, plan, peers)
         self._numbers = NumberColumns()
         self._written = 0  # bytes in the transaction
+        self._widest = 0.0  # bytes of a row, in the chunk with the widest ones
         self._settings: set[str] = set()  # of the database, which the targets have changed
 
     def adapt(self, table: Any) -> Any:
@@ -235,10 +237,16 @@ class DuckdbTarget(DatabaseFileTarget):
         if self._root is not None:
             self._cursor = None
         elif self._cursor is not None:
-            await self._restore_settings(self._cursor)  # a commit holds more blocks at once than a write
+            await self._run_in_thread(self._raise_limit)
             if not (self.plan.warn_on_error and self.begun):
                 await self._run_in_thread(self._commit)
             await self._close()
+
+    def _raise_limit(self) -> None:
+        """Allow a commit more memory than a write: it holds more blocks, and some vectors of rows, at once."""
+        if "memory_limit" in self._settings:
+            needed = COMMIT_LIMIT_MB + 4 * len(self._types) * COLUMN_MB + 8 * VECTOR * self._widest / 1e6
+            self._set("memory_limit", f"{needed:.0f}MB")
 
     def _commit(self) -> None:
         """Commit; many rows are written to their place at once, without a copy in the log.
@@ -374,7 +382,7 @@ class DuckdbTarget(DatabaseFileTarget):
         if self._root is None and not updates:
             # Without a limit DuckDB caches the written rows as long as memory is available. A table with an index
             # needs that memory, and an update of some columns too.
-            limit, column = MEMORY_LIMIT_MB, COLUMN_MB
+            limit, column = MEMORY_LIMIT_MB if self._staged is None else MERGE_LIMIT_MB, COLUMN_MB
             if self._small_groups:
                 limit, column = SMALL_GROUP_LIMIT_MB, SMALL_GROUP_COLUMN_MB
             self._set("memory_limit", f"{limit + int(len(self._types) * column)}MB")
@@ -383,7 +391,9 @@ class DuckdbTarget(DatabaseFileTarget):
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
         columns = column_list(table.schema.names)
-        (self._root or self)._written += table.nbytes
+        root = self._root or self
+        root._written += table.nbytes
+        root._widest = max(root._widest, table.nbytes / max(table.num_rows, 1))
         for name, kind in self._numbers.take_widened().items() if self._created and self.contract is None else ():
             self._merge_staged()
             cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {quote_column(name)} TYPE {kind}")

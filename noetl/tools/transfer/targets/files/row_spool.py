@@ -60,7 +60,8 @@ class RowSpool:
         self._close_writer()
         schema = self.schema
         for path in self._paths:
-            with pa.ipc.open_stream(path) as reader:
+            # Not by its name: pages of a mapped file count as memory.
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
                 for batch in reader:
                     yield _conformed(pa.Table.from_batches([batch]), schema)
 
