@@ -120,6 +120,21 @@ def test_many_bytes_of_few_rows_are_not_copied_into_the_log(tmp_path: Path, monk
     assert query(tmp_path, "SELECT count(*), sum(length(v)) FROM t") == [(30, 30_000_000)]
 
 
+def test_a_commit_has_a_memory_limit_that_fits_the_widest_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+    commit = DuckdbTarget._commit
+
+    def committed(self: DuckdbTarget) -> None:
+        limits.append(self._cursor.execute("SELECT current_setting('memory_limit')").fetchall()[0][0])
+        commit(self)
+
+    monkeypatch.setattr(DuckdbTarget, "_commit", committed)
+    load(tmp_path, [{"id": number, "v": "x"} for number in range(30)])
+    load(tmp_path, [{"id": number, "v": "x" * 100_000} for number in range(30)])
+    assert limits[0].endswith("MiB") and float(limits[0].split()[0]) < 300
+    assert limits[1].endswith("GiB")
+
+
 @pytest.mark.parametrize("tables", [["a"], ["a", "b"]])
 def test_the_settings_of_the_database_are_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: list[str]

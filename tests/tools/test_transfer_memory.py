@@ -29,6 +29,7 @@ from noetl.tools.transfer.chunks import Chunk, chunked
 from noetl.tools.transfer.quarantine.bad_rows import POSITION, NumberedRows, SourceRows
 from noetl.tools.transfer.sources import file_source, large_workbook, numbered_lines, spreadsheet_source, wide_csv
 from noetl.tools.transfer.targets import Target, duckdb_target
+from noetl.tools.transfer.targets.files.row_spool import RowSpool
 from tests.tools.test_transfer_files import WORKBOOK
 
 
@@ -389,3 +390,16 @@ def test_a_large_sheet_is_read_in_pieces_with_the_same_values(
     assert read() == whole
     assert kind == "broken" or whole.num_rows == 145
     assert bool(read_as_a_whole) == (kind not in ("usual", "prefixed"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_rows_that_wait_for_their_columns_are_not_mapped_into_memory() -> None:
+    table = pa.table({"text": ["x" * 1000] * 5000})
+    spool = RowSpool(table.schema, replaces=False)
+    spool.add(table)
+    tables = spool.tables()
+    found = next(part for part in tables if part.num_rows)
+    assert found.num_rows == 5000
+    assert str(spool._folder.name) not in Path("/proc/self/maps").read_text()
+    tables.close()
+    spool.close()
