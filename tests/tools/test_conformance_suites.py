@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from noetl.tool import Field, RowTarget, SourceSpec, TargetSpec, error_info
 SHELVES = {}  # the server: the rows by the name of the shelf
 COLUMNS = {}  # and their types
 OPEN = []  # connections
+DONE = set()  # keys of transfers that were committed
 STATE = {"position": 0}
 SCHEMA = (("id", "int64"), ("name", "string"), ("price", "float64"), ("note", "string"))
 
@@ -84,6 +86,8 @@ class Shelf(RowTarget):
     async def write(self, table):
         await asyncio.sleep(0)
         self.staged += table.to_pylist()
+        if self.call.idempotency_key in DONE:
+            self.staged.clear()
 
     async def columns(self):
         await self.open()
@@ -122,6 +126,7 @@ class Shelf(RowTarget):
         for child in self.children:
             await child.store()
         await self.store()
+        DONE.add(self.call.idempotency_key)
         await self.leave()
 
     async def store(self):
@@ -191,7 +196,7 @@ class TestSource(SourceConformance):
 
 class TestTarget(TargetConformance):
     close_seconds = 0.05
-    evolves = nests = True
+    evolves = nests = commits_once = True
 
     @pytest.fixture
     def place(self):
@@ -288,7 +293,7 @@ MISTAKES = [
      "            await asyncio.sleep(0)\n            shelf.append(row)", "Target::test_cancellation_is_not_swallowed"),
     ("leaves connections open after a failure", "    async def abort(self):\n        await self.leave()",
      "    async def abort(self):\n        pass", "Target::test_a_failed_transfer"),
-    ("leaves connections open after a commit", "self.store()\n        await self.leave()", "self.store()",
+    ("leaves connections open after a commit", "key)\n        await self.leave()", "key)",
      "Target::test_every_row_arrives"),
     ("drops columns that it does not know", "table.to_pylist()",
      "table.select([n for n in table.column_names if n != 'added']).to_pylist()", "Target::test_a_column_that_the_place"),
@@ -297,6 +302,8 @@ MISTAKES = [
      "Target::test_values_of_every_type"),
     ("keeps what a lost worker has collected", "self.staged += table.to_pylist()", COLLECTED,
      "Target::test_the_attempt_after_a_lost_worker"),
+    ("appends again after a commit that was not reported", "DONE.add(self.call.idempotency_key)", "pass",
+     "Target::test_a_commit_that_was_not_reported"),
     ("cannot be aborted before it has begun", "    async def abort(self):\n", "    async def abort(self):\n"
      "        self.staged.clear()\n", "Target::test_the_failure_of_another_side"),
     ("keeps child rows of rows that are loaded again", "self.without(self.gone, stored)", "stored",
@@ -319,12 +326,12 @@ class Results:
     """The outcome of every test of a run."""
 
     def __init__(self) -> None:
-        self.failed: set[str] = set()
+        self.failed: dict[str, str] = {}  # test -> message
         self.passed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self.failed.add(report.nodeid)
+            self.failed[report.nodeid] = report.longrepr.reprcrash.message
         elif report.when == "call" and report.passed:
             self.passed.add(report.nodeid)
 
@@ -371,6 +378,8 @@ def test_the_suites_pass_for_a_correct_connector_and_find_every_mistake(site: Pa
     finally:
         os.chdir(folder)
     assert {test for test in results.failed if test.startswith("test_shelf.py")} == set()
-    assert len([test for test in results.passed if test.startswith("test_shelf.py")]) >= 39
+    unexplained = {test: said for test, said in results.failed.items() if re.match("(AssertionError: )?assert ", said)}
+    assert unexplained == {}, "every failure says the rule, not only the comparison"
+    assert len([test for test in results.passed if test.startswith("test_shelf.py")]) >= 40
     missed = [MISTAKES[n][0] for n in range(len(MISTAKES)) if wanted[n + 1] not in results.failed]
     assert missed == []

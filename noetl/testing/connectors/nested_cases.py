@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from noetl.core.model.outcome import Outcome
+from noetl.testing.connectors.checks import refused, same_rows, succeeded
 from noetl.testing.tools import ToolHost
 
 Rows = list[dict[str, Any]]
@@ -72,9 +73,10 @@ class NestedCases:
         for mode, size in product(self.modes, (1, 100)):
             target = _at(nested, f"_{mode}_{size}") | {"mode": mode}
             outcome = write(FIRST, target, chunk={"size": size})
-            assert outcome.error is None
-            assert _tables(read, target) == FIRST_TABLES
-            assert sorted(outcome.data["targets"][0]["tables"].values()) == [3, 3]
+            succeeded(outcome)
+            _same_tables(read, target, FIRST_TABLES, f"lists are child tables (mode {mode}, chunks of {size} rows)")
+            counts = outcome.data["targets"][0]["tables"]
+            assert sorted(counts.values()) == [3, 3], f"the summary counts the rows of child tables: {counts}"
 
     def test_upsert_replaces_child_rows(self, nested: Fields, write: Any, read: Any) -> None:
         """Those of the rows that are loaded; the same rows again change nothing."""
@@ -83,8 +85,9 @@ class NestedCases:
         for size in (1, 100):
             target = _at(nested, f"_{size}") | {"mode": "upsert"}
             for rows in (FIRST, LATER, LATER):
-                assert write(rows, target, chunk={"size": size}).error is None
-            assert _tables(read, target) == MERGED_TABLES
+                succeeded(write(rows, target, chunk={"size": size}))
+            rule = f"mode upsert replaces the child rows of loaded rows (`delete`; chunks of {size} rows)"
+            _same_tables(read, target, MERGED_TABLES, rule)
 
     def test_replace_empties_child_tables(self, nested: Fields, write: Any, read: Any) -> None:
         """Also of lists that no row has, and if there is no row."""
@@ -93,22 +96,25 @@ class NestedCases:
         target = {**nested, "mode": "replace"}
         others: list[Rows] = [[{"id": 7}], []]
         for rows in others:
-            assert write(FIRST, target).error is None
-            assert write(rows, target).error is None
-            assert _tables(read, target) == {"": rows, "__items": [], "__items__tags": []}
+            succeeded(write(FIRST, target))
+            succeeded(write(rows, target))
+            expected: Tables = {"": rows, "__items": [], "__items__tags": []}
+            _same_tables(read, target, expected, "mode replace empties the child tables that exist (`tables`)")
 
     def test_all_tables_are_rolled_back(self, nested: Fields, write: Any, read: Any, host: ToolHost) -> None:
         """In every mode, if it fails after some chunks were written, or at another target."""
         wrong = [*LATER[1:], {"id": 4, "items": [{"_index_1": 1}]}]
-        refused = {"kind": "sqlite", "file": "none.sqlite", "table": "t", "create": False}
+        other = {"kind": "sqlite", "file": "none.sqlite", "table": "t", "create": False}
         for mode in self.modes:
             target = _at(nested, f"_{mode}") | {"mode": mode}
-            assert write(FIRST, target).error is None
-            assert write(wrong, target, chunk={"size": 1}).error is not None
-            assert _tables(read, target) == FIRST_TABLES
-            assert write(LATER[1:], refused, targets=[target, refused]).error is not None
-            assert _tables(read, target) == FIRST_TABLES
-            assert not [line for _, line in host.lines if "was not rolled back" in line]
+            succeeded(write(FIRST, target))
+            rule = f"a failed transfer in mode {mode} leaves all tables as they were"
+            refused(write(wrong, target, chunk={"size": 1}), "a member `_index_1` in a list is an error")
+            _same_tables(read, target, FIRST_TABLES, rule)
+            refused(write(LATER[1:], other, targets=[target, other]), "another target of the transfer fails")
+            _same_tables(read, target, FIRST_TABLES, rule)
+            lines = [line for _, line in host.lines if "was not rolled back" in line]
+            assert not lines, f"`abort` may follow any other call, or none: {lines[0]}"
 
     def test_a_cancelled_transfer_changes_all_tables_or_none(
         self, nested: Fields, write: Any, read: Any, host: ToolHost
@@ -117,27 +123,28 @@ class NestedCases:
         mode = self.modes[-1]
         first = _at(nested, "_0") | {"mode": mode}
         given: Fields = {"data": LATER[1:], "chunk": {"size": 1}, "targets": [first]}
-        assert write(FIRST, first).error is None
+        succeeded(write(FIRST, first))
         points = self.points(given, host)
         done = _tables(read, first)
         for point in points:
             target = _at(nested, f"_{point}") | {"mode": mode}
-            assert write(FIRST, target).error is None
+            succeeded(write(FIRST, target))
             outcome = self.cancelled(point, {**given, "targets": [target]}, host)
             allowed = (done,) if outcome is not None and outcome.error is None else (FIRST_TABLES, done)
             assert _tables(read, target) in allowed, f"some of the tables are changed (wait {point} of {points[-1]})"
 
     def test_the_contract_applies_to_child_tables(self, nested: Fields, write: Any, read: Any) -> None:
         """`schema` of the target is that of every table."""
-        assert write(FIRST, nested).error is None
+        succeeded(write(FIRST, nested))
         rows = [{"id": 5, "items": [{"sku": "d", "new": 1}]}]
         frozen = write(rows, {**nested, "mode": "append", "schema": "freeze"})
-        assert frozen.error is not None
-        assert "new" in frozen.error.message
+        refused(frozen, "`schema: freeze` refuses a new column of a child table", "new")
         kept = write(rows, {**nested, "mode": "append", "schema": "discard_value"})
-        assert (kept.error, kept.data["targets"][0]["discarded"]["values"]) == (None, 1)
-        found = _tables(read, nested)
-        assert found["__items"] == [*FIRST_TABLES["__items"], {"_root_id": 5, "_index_1": 0, "sku": "d"}]
+        succeeded(kept)
+        discarded = kept.data["targets"][0].get("discarded")
+        assert discarded and discarded["values"] == 1, f"`discard_value` counts one discarded value: {discarded}"
+        expected = [*FIRST_TABLES["__items"], {"_root_id": 5, "_index_1": 0, "sku": "d"}]
+        same_rows(_tables(read, nested)["__items"], expected, "`discard_value` writes the child row without the value")
 
 
 def _at(target: Fields, suffix: str) -> Fields:
@@ -147,6 +154,12 @@ def _at(target: Fields, suffix: str) -> Fields:
     plugin = connectors.targets().get(str(target["kind"]))
     field = "table" if plugin is None else plugin.place
     return {**target, field: f"{target[field]}{suffix}"}
+
+
+def _same_tables(read: Any, target: Fields, expected: Tables, rule: str) -> None:
+    __tracebackhide__ = True
+    for suffix, rows in _tables(read, target).items():
+        same_rows(rows, expected[suffix], f"{rule}; table NAME{suffix}")
 
 
 def _tables(read: Any, target: Fields) -> Tables:

@@ -11,6 +11,7 @@ import pytest
 
 from noetl.core.model.outcome import Outcome
 from noetl.runtime.resources import close_loop_resources
+from noetl.testing.connectors.checks import refused, same_rows, succeeded
 from noetl.testing.connectors.suite import (
     ROWS,
     Fields,
@@ -64,51 +65,61 @@ class SourceConformance(Suite):
     def test_every_row_arrives_with_its_values(self, place: Any, copy: Any) -> None:
         """Text, numbers and nulls are unchanged."""
         outcome, rows = copy(place(self.rows))
-        assert outcome.error is None
-        assert self._sorted(rows) == self._sorted(self.rows)
+        succeeded(outcome)
+        self._same(rows, self.rows, "the source yields other rows than were stored")
 
     def test_chunks_divide_the_rows(self, place: Any, copy: Any) -> None:
         """Every row arrives once, whatever the size of a chunk is."""
         outcome, rows = copy(place(many_rows(25)), chunk={"size": 10})
-        assert (outcome.error, outcome.data["rows"], outcome.data["chunks"]) == (None, 25, 3)
-        assert self._sorted(rows) == many_rows(25)
+        succeeded(outcome)
+        self._same(rows, many_rows(25), "every row arrives once, whatever the size of a chunk is")
+        assert (outcome.data["rows"], outcome.data["chunks"]) == (25, 3), f"25 rows are 3 chunks: {outcome.data}"
 
     def test_the_order_is_kept(self, place: Any, copy: Any) -> None:
         """Rows arrive in the order of the source."""
         if not self.ordered:
             pytest.skip("this source has no order")
         _, rows = copy(place(many_rows(50)), chunk={"size": 7})
-        assert [row["id"] for row in rows] == list(range(50))
+        found = [row["id"] for row in rows]
+        assert found == list(range(50)), f"rows arrive in the order of the source (or `ordered = False`): ids {found}"
 
     def test_a_source_without_rows_has_columns(self, place: Any, copy: Any, tmp_path: Path) -> None:
         """An empty source is a success."""
         import pyarrow.parquet as pq
 
         outcome, rows = copy(place([]))
-        assert (outcome.error, rows) == (None, [])
+        succeeded(outcome, "the transfer of a source without rows")
+        assert rows == [], f"a source without rows yields {len(rows)}"
         if self.keeps_columns:
-            assert set(pq.read_schema(tmp_path / "copied.parquet").names) >= {"id", "name"}
+            file = tmp_path / "copied.parquet"
+            names = pq.read_schema(file).names if file.exists() else []
+            assert {"id", "name"} <= set(names), (
+                "a source without rows yields an empty Arrow batch with its columns (or `keeps_columns = False`): "
+                f"{names}"
+            )
 
     def test_a_source_can_be_read_again(self, place: Any, copy: Any) -> None:
         """Two transfers of the same source read the same rows."""
         source = place(self.rows)
         first, second = copy(source), copy(source)
-        assert (first[0].error, second[0].error) == (None, None)
-        assert self._sorted(second[1]) == self._sorted(first[1])
+        for outcome, _ in (first, second):
+            succeeded(outcome)
+        self._same(second[1], first[1], "a second transfer reads the same rows")
 
     def test_rows_before_the_cursor_are_not_read(self, place: Any, copy: Any) -> None:
         """`incremental`: by the query of a source that has one, by the transfer for others."""
         source = {**place(many_rows(6)), "incremental": {"cursor": "id", "initial": 3}}
         outcome, rows = copy(source)
-        assert outcome.error is None
-        assert [row["id"] for row in self._sorted(rows)] == [3, 4, 5]
+        succeeded(outcome)
+        found = [row["id"] for row in self._sorted(rows)]
+        assert found == [3, 4, 5], f"`incremental` from id 3 reads the rows 3, 4 and 5, not {found}"
 
     def test_a_batch_is_bounded(self, place: Any, host: ToolHost) -> None:
         """A source does not read all rows before it yields the first."""
         spec, call = _source_call(place(many_rows(500)), host, batch_rows=100)
         sizes = asyncio.run(read_batches(spec, call))
-        assert sum(sizes) == 500
-        assert max(sizes) <= 200
+        assert sum(sizes) == 500, f"{sum(sizes)} rows instead of 500"
+        assert max(sizes) <= 200, f"a batch has {max(sizes)} rows, but `call.batch_rows` is 100"
 
     def test_the_rows_are_counted(self, place: Any, host: ToolHost) -> None:
         """`count`, if the source has it, is the number of rows that `read` yields."""
@@ -122,7 +133,8 @@ class SourceConformance(Suite):
             finally:
                 await close_loop_resources()
 
-        assert asyncio.run(count()) in (25, None)
+        counted = asyncio.run(count())
+        assert counted in (25, None), f"`count` is {counted!r}, but `read` yields 25 rows"
 
     def test_cancellation_ends_the_transfer(self, place: Any, tmp_path: Path) -> None:
         """A cancelled transfer stops soon and closes its connections."""
@@ -145,19 +157,24 @@ class SourceConformance(Suite):
         if missing is None:
             pytest.skip("every place of this source exists")
         outcome, _ = copy(missing())
-        assert outcome.error is not None
+        refused(outcome, "a source that does not exist is an error")
 
     def test_a_misspelt_field_is_reported(self, place: Any, host: ToolHost, tmp_path: Path) -> None:
         """By the validator, and at run time if the kind is a template."""
         source = {**place(self.rows), "no_such_field": 1}
-        assert "no_such_field" in diagnostics({"source": source, "targets": [{"kind": "file", "path": "x"}]})
+        found = diagnostics({"source": source, "targets": [{"kind": "file", "path": "x"}]})
+        assert "no_such_field" in found, f"the validator does not report a field that `fields` does not have: {found}"
         if _plugin_source(source) is not None:
             outcome = self.transfer(source, {"kind": "file", "path": str(tmp_path / "x.parquet")}, host)
-            assert outcome.error is not None
-            assert outcome.error.kind == "schema"
+            error = refused(outcome, "a field that `fields` does not have is an error", "no_such_field")
+            assert error.kind == "schema", f"it is an error of kind schema, not {error.kind}"
 
     def _host(self, folder: Path) -> ToolHost:
         return ToolHost(folder=folder)
+
+    def _same(self, found: Rows, expected: Rows, rule: str) -> None:
+        __tracebackhide__ = True
+        same_rows(self._sorted(found), self._sorted(expected), rule)
 
     def _sorted(self, rows: Rows) -> Rows:
         return sorted(rows, key=lambda row: row["id"])
