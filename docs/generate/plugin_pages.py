@@ -1,4 +1,8 @@
-"""The reference pages of plug-ins under `plugins/`, from their declarations; drivers are not needed for that."""
+"""The reference pages of plug-ins under `plugins/`: the README, whose last part is generated, and the table of types.
+
+The part of a README below the line MARK has all fields, from the declarations of the plug-in; drivers are not needed for
+that.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from docs.generate.tool_pages import fields_table, tool_page
 from noetl.core.model.connector import SourceSpec, TargetSpec, TriggerSpec
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
+MARK = "<!-- all fields, written by `python -m docs.generate` -->"
+COMMON = "the reference of `transfer`"
 
 
 def plugin_pages() -> dict[str, str]:
@@ -23,20 +29,27 @@ def plugin_pages() -> dict[str, str]:
     return pages
 
 
+def plugin_readme(name: str) -> str:
+    """The README of a plug-in: the part that is written by hand, and all fields."""
+    by_hand = (PLUGINS / name / "README.md").read_text().partition(MARK)[0].rstrip("\n")
+    fields = _fields(_project(name)["entry-points"], PLUGINS / name)
+    return "\n".join([by_hand, "", MARK, "", *fields]).rstrip("\n") + "\n" if fields else by_hand + "\n"
+
+
 def _page(name: str) -> str:
-    project = _project(name)
-    lines = [f"# `noetl-{name}`", "", f"{project['description']}. Source and tests: `plugins/{name}`.", ""]
-    sys.path.insert(0, str(PLUGINS / name))
-    try:
-        for group in project["entry-points"].values():
-            for value in group.values():
-                lines += _part(value)
-    finally:
-        sys.path.remove(str(PLUGINS / name))
+    lines = [plugin_readme(name).replace(f"{MARK}\n\n", "").replace(COMMON, f"[{COMMON}](../tools/transfer.md)")]
     types = PLUGINS / name / "types.md"
     if types.exists():
         lines += ["## Types", "", types.read_text().replace("## To ", "### To ")]
     return "\n".join(lines)
+
+
+def _fields(points: dict[str, dict[str, str]], folder: Path) -> list[str]:
+    sys.path.insert(0, str(folder))
+    try:
+        return [line for group in points.values() for value in group.values() for line in _part(value)]
+    finally:
+        sys.path.remove(str(folder))
 
 
 def _part(value: str) -> list[str]:
@@ -44,10 +57,12 @@ def _part(value: str) -> list[str]:
     found: Any = import_module(module)
     found = getattr(found, attribute) if attribute else found
     if isinstance(found, SourceSpec):
-        return _section(f"Source `{found.kind}`", found)
+        return _section(f"Source `{found.kind}`", found, f"Its own fields; those of every source are in {COMMON}.")
     if isinstance(found, TargetSpec):
         modes = f"Modes: {', '.join(f'`{mode}`' for mode in found.modes)}."
-        return _section(f"Target `{found.kind}`", found, modes)
+        return _section(
+            f"Target `{found.kind}`", found, f"{modes} Its own fields; those of every target are in {COMMON}."
+        )
     if isinstance(found, TriggerSpec):
         return _section(f"Trigger `{found.kind}`", found)
     if not hasattr(found, "SPEC"):
@@ -70,7 +85,9 @@ def _project(name: str) -> dict[str, Any]:
 
 
 def write_plugin_pages(folder: Path) -> None:
-    """Write the pages."""
+    """Write the pages, and the generated parts of the READMEs."""
     folder.mkdir(exist_ok=True)
+    for path in PLUGINS.glob("*/pyproject.toml"):
+        (path.parent / "README.md").write_text(plugin_readme(path.parent.name))
     for name, text in plugin_pages().items():
         (folder / name).write_text(text)

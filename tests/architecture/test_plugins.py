@@ -137,7 +137,21 @@ def test_a_plug_in_has_the_parts_that_it_needs(plugin: Path):
         value.partition(":")[0].partition(".")[0] == package for group in points.values() for value in group.values()
     )
     assert list((plugin / "tests").glob("test_*.py"))
-    assert "test" in (plugin / "README.md").read_text().lower(), "the README says how the plug-in was tested"
+
+
+@pytest.mark.parametrize("plugin", OURS, ids=lambda plugin: plugin.name)
+def test_the_readme_of_a_plug_in_is_complete(plugin: Path):
+    """What it is tested against, how it is installed, and all fields as they are declared; the page has it too."""
+    from docs.generate.plugin_pages import plugin_pages, plugin_readme
+
+    readme = (plugin / "README.md").read_text()
+    assert f"noetl-{plugin.name}" in readme and "pip install" in readme and "test" in readme.lower()
+    points = tomllib.loads((plugin / "pyproject.toml").read_text())["project"]["entry-points"]
+    if {"noetl.sources", "noetl.targets"} & points.keys():
+        assert all(f"\n## {title}\n" in readme for title in ("How it works", "Limits", "Tests"))
+    assert readme == plugin_readme(plugin.name), "run `make docs`"
+    page = ROOT / "docs" / "reference" / "plugins" / f"{plugin.name}.md"
+    assert page.read_text() == plugin_pages()[page.name], "run `make docs`"
 
 
 @pytest.mark.parametrize("plugin", OURS, ids=lambda plugin: plugin.name)

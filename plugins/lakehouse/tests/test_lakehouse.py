@@ -52,6 +52,7 @@ def targets(kind: str, folder: Path) -> Any:
 
 class _Target(TargetConformance):
     modes = ("append", "replace")
+    commits_once = True
     kind = ""
 
     @pytest.fixture
@@ -98,15 +99,6 @@ def test_replacing_a_partition_keeps_the_others(target):
     assert found == sorted([*kept, (100, days[2]), (7, "None")])
     refused = run_tool("transfer", {"data": rows, "targets": [{**side, "partition_by": ["id"]}]}, execution_id="9")
     assert refused.error is not None and "partitioned by ['day']" in refused.error.message
-
-
-def test_the_same_task_writes_once(target):
-    rows = [{"id": 1}, {"id": 2}]
-    for attempt in (1, 2):  # a worker was lost after its commit
-        assert write(rows, target, attempt=attempt).error is None
-    assert len(rows_of(target)) == 2
-    assert write(rows, target, execution_id="2").error is None
-    assert len(rows_of(target)) == 4
 
 
 TYPES = {
