@@ -1,7 +1,6 @@
 """The reference pages of plug-ins under `plugins/`: the README, whose last part is generated, and the table of types.
 
-The part of a README below the line MARK has all fields, from the declarations of the plug-in; drivers are not needed for
-that.
+The part of a README below the line MARK has all fields, from the declarations of the plug-in, without its driver.
 """
 
 from __future__ import annotations
