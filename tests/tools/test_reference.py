@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate.tool_pages import BY_HAND, tool_pages, write_tool_pages
+from docs.generate.tool_pages import BY_HAND, last_parts, tool_pages, write_tool_pages
 from noetl.tools import registry as tools
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference" / "tools"
@@ -20,6 +20,15 @@ def test_every_kind_has_a_page_and_no_other_page_exists():
 def test_the_generated_part_of_a_page_is_up_to_date(name):
     written = (PAGES / name).read_text().partition(BY_HAND)[0]
     assert written.rstrip() == tool_pages()[name].rstrip(), "run `make docs`"
+
+
+def test_the_fields_of_sources_and_targets_are_up_to_date():
+    assert last_parts().keys() == {"transfer.md"}
+    page = (PAGES / "transfer.md").read_text()
+    assert page.endswith(f"\n{last_parts()['transfer.md']}"), "run `make docs`"
+    assert all(
+        f"| `{name}` |" in page for name in ("incremental", "schema", "nested", "partition_by", "only_new", "step")
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(tools.kinds()))

@@ -61,6 +61,31 @@ workflow:
     ]
 
 
+def test_keys_of_pages_and_retries_are_checked() -> None:
+    text = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: example}
+workflow:
+  - step: load
+    tool:
+      - kind: transfer
+        source: {kind: http, url: "https://example.org/a", pages: link, retry: {attempts: 5, delay: 2}}
+        targets: [{kind: file, path: a.csv}]
+      - kind: transfer
+        source: {kind: http, url: "https://example.org/b", pages: {param: page, sise: 3}}
+        targets: [{kind: file, path: b.csv}]
+      - kind: transfer
+        source: {kind: http, url: "https://example.org/c", pages: {next: "{{ page.data.next }}"}, retry: 5}
+        targets: [{kind: file, path: c.csv}]
+      - kind: transfer
+        source: {kind: http, url: "https://example.org/d", pages: {start: 1}}
+        targets: [{kind: file, path: d.csv}]
+"""
+    found = [(each.line, each.code) for each in noetl.validate(text)]
+    assert found == [(12, "unknown-parameter"), (15, "parameter-type"), (18, "missing-parameter")]
+
+
 def test_expressions_of_partitions_are_checked() -> None:
     text = """
 apiVersion: noetl.io/v2

@@ -184,6 +184,7 @@ def test_an_api_without_rows_moves_nothing(api: Api, tmp_path: Path) -> None:
         ({"path": "/circle", "pages": {"next": DeferredTemplate("{{ page.data.next }}")}}, "schema"),
         ({"path": "/all", "rows": "data.nothing"}, "schema"),
         ({"path": "/all", "pages": {"by": "magic"}}, "schema"),
+        ({"path": "/all", "pages": {"param": "offset", "step": 10}}, "schema"),  # would leave out row 0
         ({"path": "/next", "pages": {"next": "{{ page.data.next }}"}}, "schema"),
     ],
 )

@@ -71,23 +71,57 @@ CHUNK = Members(
 INCREMENTAL = Members(
     fields={
         "cursor": Field("string", "The column whose greatest loaded value is remembered.", required=True),
-        "initial": Field("any", "Where the first load starts; default: all rows."),
+        "initial": Field("any", "The value of the cursor at which the first load starts; default: all rows."),
         "lag": Field(
             "any",
             "Reads again what is this much older than the cursor (`5m`, or a number); needs upsert.",
             accepts=("number", "string"),
             pattern=DURATION,
         ),
-        "name": Field("string", "Of several cursors of one task, as in a parallel loop: `state.<step>.<task>.<name>`."),
-        "resume": Field("boolean", "Commit pages as they arrive, and continue after the last one (default: true)."),
+        "name": Field("string", "The name of this cursor if a task has several, as in a parallel loop."),
+        "resume": Field(
+            "boolean",
+            "`true` (default): pages of an API are committed as they arrive, and a load that was stopped continues "
+            "after the last one. `false`: one transaction.",
+        ),
+    }
+)
+PAGES = Members(
+    fields={
+        "link": Field("boolean", "`true`: follow the header `Link` with `rel=next`, as `pages: link`."),
+        "next": Field(
+            "any",
+            "The next page, a template over `page` (`{{ page.data.next_url }}`): a URL, a mapping of query parameters, "
+            "or the value of `param`. An empty value ends the pages.",
+        ),
+        "param": Field("string", "The query parameter with the number of the page, or with the value of `next`."),
+        "start": Field("any", "The first value of `param`: 1 without it; an offset starts with 0."),
+        "step": Field(
+            "integer",
+            "What is added to `param` for the next page: 1; for an offset, the rows of a page. It needs `start`.",
+            least=1,
+        ),
+        "size": Field("integer", "The rows of a full page: a shorter one is the last.", least=1),
+        "last": Field("integer", "The number of the last page."),
+        "until": Field("any", "A template over `page` that is true for the last page."),
+        "ahead": Field("integer", "How many numbered pages are requested at a time: 2.", least=1),
+    },
+    requires=(("link", "next", "param"),),
+)
+RETRY = Members(
+    fields={
+        "attempts": Field("integer", "How often a request is sent: 3, and 1 if it is no GET or HEAD.", least=1),
+        "delay": Field("number", "Seconds before the second attempt, doubled for each further one: 0.5.", least=0),
     }
 )
 _SIDE = {
-    "kind": Field("string", "The kind of this side.", aliases=("type",)),
+    "kind": Field("string", "The kind of the source or target.", aliases=("type",)),
     "name": Field("string", "A name, for the reader."),
     "desc": Field("string", "What it is for."),
-    "auth": Field("any", "The credential.", aliases=("credential",), accepts=("string", "mapping")),
-    "spec": Field("mapping", "Settings of the connection."),
+    "auth": Field(
+        "any", "The credential: its name, or its fields.", aliases=("credential",), accepts=("string", "mapping")
+    ),
+    "spec": Field("mapping", "Settings of the connection, such as `timeout`."),
 }
 _SOURCE = {
     **_SIDE,
@@ -98,11 +132,18 @@ _SOURCE = {
         each=Field("string", f"types: {CHOICES}", pattern=PATTERN),
     ),
     "chunk": Field("any", "`{size, path}`, as beside `source`.", members=CHUNK),
-    "incremental": Field("mapping", "Read only new rows; the cursor is kept in `state`.", members=INCREMENTAL),
+    "incremental": Field(
+        "mapping",
+        "Read only rows that are new since the last load: `{cursor, initial, lag, name, resume}`. The cursor is kept "
+        "in `state`.",
+        members=INCREMENTAL,
+    ),
 }
 _QUERY = {
-    "query": Field("string", "The query.", aliases=("sql", "command", "statement")),
-    "table": Field("string", "The table, instead of a query."),
+    "query": Field(
+        "string", "The query; with `incremental` it can read `{{ cursor }}`.", aliases=("sql", "command", "statement")
+    ),
+    "table": Field("string", "The table (`schema.table`), instead of a query."),
     "params": Field("any", "Bind parameters of the query.", accepts=("mapping", "list"), aliases=("parameters",)),
 }
 _FILE = {"file": replace(DATABASE_FILE, aliases=(*DATABASE_FILE.aliases, "path"))}
@@ -116,13 +157,18 @@ _COMPRESSION = Field(
 )
 _OBJECT = {
     "compression": _COMPRESSION,
-    "uri": Field("string", "The address or path.", aliases=("path", "file", "key", "url")),
-    "format": Field("string", "The format of the file.", choices=FORMATS, also=OTHER_NAMES),
-    "provider": Field("string", "`s3`, `gcs`, `azure` or `file`."),
-    "bucket": Field("string", "The bucket or container.", aliases=("container",)),
+    "uri": Field("string", "The address (`s3://bucket/key`) or path.", aliases=("path", "file", "key", "url")),
+    "format": Field(
+        "string", "The format; default: by the extension, else Parquet.", choices=FORMATS, also=OTHER_NAMES
+    ),
+    "provider": Field("string", "`s3`, `gcs`, `azure` or `file`, if the address does not contain it."),
+    "bucket": Field("string", "The bucket or container, if the address does not contain it.", aliases=("container",)),
     "content_type": Field("string", "Content type of the object."),
 }
-_DATA = {"data": Field("any", "The rows."), "ref": Field("any", "A reference.")}
+_DATA = {
+    "data": Field("any", "The rows: a list of mappings, or a result of a SQL task."),
+    "ref": Field("any", "The reference of a stored result (`output.ref`)."),
+}
 
 
 def _source(fields: dict[str, Field], *requires: tuple[str, ...]) -> Members:
@@ -130,18 +176,43 @@ def _source(fields: dict[str, Field], *requires: tuple[str, ...]) -> Members:
     return Members(fields={**_SOURCE, **fields}, requires=requires, alternatives=alternatives)
 
 
+MODE_DOCS = {
+    "append": "`append` adds rows",
+    "replace": "`replace` removes the rows that are there",
+    "upsert": "`upsert` updates rows with the same `key` and inserts the others",
+}
+
+
+def _modes(modes: tuple[str, ...]) -> str:
+    return f"{'; '.join(MODE_DOCS.get(mode, f'`{mode}`') for mode in modes)}. Default: `{modes[0]}`."
+
+
 def _target(fields: dict[str, Field], modes: tuple[str, ...], also: tuple[str, ...], location: str) -> Members:
     known = {
         **_SIDE,
         **fields,
-        "mode": Field("string", "What happens to rows that are already there.", choices=modes, also=also),
+        "mode": Field("string", _modes(modes), choices=modes, also=also),
         "key": Field(
-            "any", "The column (or columns) that identify a row.", accepts=("string", "list"), aliases=("keys",)
+            "any",
+            "The column, or a list of columns, that identifies a row; `upsert` requires it.",
+            accepts=("string", "list"),
+            aliases=("keys",),
         ),
-        "mapping": Field("mapping", "Target column -> source column, or a template over `row`."),
-        "on_error": Field("string", "What an error of this target means.", choices=ON_ERROR, also=OTHER_ON_ERROR),
-        "create": Field("boolean", "Create a missing table."),
-        "data": Field("any", "Written once to this target, instead of the source's rows."),
+        "mapping": Field(
+            "mapping",
+            "Target column -> source column, a template over `row`, or `{value: ...}`; other columns are left out.",
+        ),
+        "on_error": Field(
+            "string",
+            "`fail` (default): an error of this target fails the transfer. `continue`: it is logged and counted, and "
+            "the other targets go on.",
+            choices=ON_ERROR,
+            also=OTHER_ON_ERROR,
+        ),
+        "create": Field(
+            "boolean", "`false`: a table or place that does not exist is an error (default: it is created)."
+        ),
+        "data": Field("any", "Content that is written once to this target, instead of the source's rows."),
         "schema": SCHEMA,
         **BAD_ROWS_FIELDS,
     }
@@ -170,7 +241,7 @@ PARTITION_BY = Field(
         pattern=_PARTITIONING,
     ),
 )
-_TABLE = {"table": Field("string", "The table.")}
+_TABLE = {"table": Field("string", "The table (`schema.table`); it is created if it does not exist.")}
 _NESTED = {
     "nested": Field(
         "string",
@@ -186,9 +257,16 @@ _SOURCES = {
     "http": _source(
         {
             **_HTTP,
-            "pages": Field("any", "How further pages are requested."),
-            "rows_path": Field("string", "The path of the rows in the response.", aliases=("path",)),
-            "retry": Field("any", "Retries of a request."),
+            "pages": Field(
+                "any",
+                "How further pages are requested: `link`, `{next}` or `{param, start, step}`; default: one request.",
+                choices=("link",),
+                members=PAGES,
+            ),
+            "rows_path": Field(
+                "string", "The path of the rows in the response, such as `data.items`.", aliases=("path",)
+            ),
+            "retry": Field("mapping", "Retries of a request that fails: `{attempts, delay}`.", members=RETRY),
         },
         ("url",),
     ),
@@ -197,7 +275,7 @@ _SOURCES = {
             **_OBJECT,
             "uri": replace(
                 _OBJECT["uri"],
-                doc="The address or path; `*` and `**` match several.",
+                doc="The address (`s3://bucket/key`) or path; `*` and `**` match several.",
                 aliases=(*_OBJECT["uri"].aliases, "glob"),
             ),
             "format": replace(_OBJECT["format"], choices=(*FORMATS, "excel", "fixed")),

@@ -107,6 +107,8 @@ class HttpSource:
         self._pages: dict[str, Any] = {"link": True} if pages == "link" else dict(pages or {})
         if pages and not {"link", "next", "param"} & set(self._pages):
             raise BadInput("`pages` must be `link`, {next: template} or {param: name, start, step}")
+        if "start" not in self._pages and int(self._pages.get("step") or 1) != 1:
+            raise BadInput("`pages.step` needs `start`: 0 if the API counts rows from 0 (an offset), 1 if from 1")
 
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows of all pages."""
