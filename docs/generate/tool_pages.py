@@ -1,7 +1,7 @@
 """The reference pages of tool kinds: the first part is generated from each kind's SPEC, the rest is written by hand.
 
-Text below the line `<!-- by hand -->` is preserved, up to the line `<!-- all fields -->` of a kind whose parameters have
-fields by kind: these are generated again.
+Text below the line `<!-- by hand -->` is preserved, up to the line `<!-- all fields -->`: what follows are the fields
+of parameters that have them by kind, generated too.
 """
 
 from __future__ import annotations
