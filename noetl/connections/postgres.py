@@ -339,7 +339,8 @@ def to_error_info(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
         return error_info("db.connection", f"{failure}; raise spec.pool_size or lower the parallelism"), {}
     sqlstate = getattr(failure, "sqlstate", None)
     diag = getattr(failure, "diag", None)
-    message = (diag.message_primary if diag is not None else None) or _first_line(str(failure))
+    text = str(failure.args[0]) if hasattr(failure, "detail") and failure.args else str(failure)  # asyncpg appends it
+    message = (diag.message_primary if diag is not None else None) or _first_line(text)
     message = re.sub(r"^[A-Z_]+: \[libpq\] |^(?:Failed to [^:]*|[^:]*COPY[^:]*): ", "", message)  # ADBC's own wrapping
     message = re.sub(r"^Execution error \[\w+\]: (?:ERROR:)?\s*", "", message)
     message = re.sub(r"\.?\s*(?:\. )?SQLSTATE: \w{5}\s*$", "", message)
@@ -362,7 +363,8 @@ def to_error_info(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
             "position": int(diag.statement_position) if diag.statement_position else None,
         }
     elif sqlstate:
-        pg |= {"code": sqlstate, "sqlstate": sqlstate, "message": message, "detail": getattr(failure, "detail", None)}
+        pg |= {"code": sqlstate, "sqlstate": sqlstate, "message": message}
+        pg |= {name: getattr(failure, name, None) for name in ("detail", "hint")}
     if sqlstate:
         matching = [(prefix, kind) for prefix, kind in _KINDS if sqlstate.startswith(prefix)]
         kind = max(matching)[1] if matching else "unknown"

@@ -1,7 +1,8 @@
 """Results of an execution as tables of an isolated DuckDB: read-only SQL over them, and exports.
 
-The database lives in a temporary folder. Its statements can read the results there and nothing else: no other file, no
-network, no extension. Only one SELECT is executed; memory, threads and time are bounded.
+The database lives in a temporary folder. It is filled here; SQL is executed by another process. Its statements can read
+the results and nothing else: no other file, no network, no extension. Only one SELECT is executed; memory, threads and
+time are bounded.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,28 +17,21 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from noetl.data.arrow_tables import meaning_of, rows_of
-from noetl.data.column_profiles import column_profiles
-from noetl.data.duckdb_results import csv_columns, exact_parts
 from noetl.data.files.duckdb_files import ROWS_KEYS, csv_query, literal
+from noetl.data.query_child import DATABASE, Limits, Request
+from noetl.data.query_process import QueryFailed, QueryProcess
 from noetl.data.row_columns import RowColumns
 from noetl.data.sql import quote_column
-from noetl.errors import RequestRefused, StoreUnavailable
+from noetl.errors import StoreUnavailable
 from noetl.runtime.temporary_folders import TemporaryFolder
 
 LOAD_MEMORY, MEMORY = "128MB", "512MB"  # while tables are filled, and of a query
 LONG_LINE = 8 << 20  # bytes of a row that is not read with the memory of other tables
 DISK = "4GB"  # for what does not fit into memory
 SECONDS = 60.0
-MAX_TEXT = 100_000  # characters of a statement
 Export = Literal["csv", "parquet", "json"]
-_EXPORTS = {"csv": "FORMAT csv, HEADER", "parquet": "FORMAT parquet", "json": "FORMAT json, ARRAY true"}
 _SUFFIXES = {"parquet": "parquet", "arrow": "arrow", "csv": "csv"}
 _encode = msgspec.json.Encoder(enc_hook=str).encode
-
-
-class QueryFailed(RequestRefused):
-    """The statement is not allowed, wrong, or took too long."""
 
 
 class QueryRows(NamedTuple):
@@ -68,16 +61,18 @@ class ResultTables:
             "autoload_known_extensions": "false",
         }
         try:
-            self._db = duckdb.connect(str(self.folder / "query.duckdb"), config=config)
+            self._db = duckdb.connect(str(self.folder / DATABASE), config=config)
         except duckdb.IOException as problem:
             self._temporary.cleanup()
             raise StoreUnavailable(f"the query needs a file in {self.folder.parent}: {problem}") from None
         self._errors: type[Exception] = duckdb.Error
-        self._select = duckdb.StatementType.SELECT
+        self._process: QueryProcess | None = None
 
     def close(self) -> None:
         """Remove the database and its files."""
         self._db.close()
+        if self._process is not None:
+            self._process.close()
         self._temporary.cleanup()
 
     # ── tables ──────────────────────────────────────────────────────────────────────────
@@ -161,13 +156,10 @@ class ResultTables:
         return text.replace(f"{self.folder}/", "")
 
     def lock(self) -> None:
-        """Forbid access to everything but the files of the results, for good."""
-        self._db.execute(f"SET memory_limit = '{MEMORY}'")
-        self._db.execute("SET python_enable_replacements = false")
-        self._db.execute("SET TimeZone = 'UTC'")
-        self._db.execute(f"SET allowed_directories = [{literal(str(self.folder) + '/')}]")
-        self._db.execute("SET enable_external_access = false")
-        self._db.execute("SET lock_configuration = true")
+        """End filling the tables: the database is only read from now on."""
+        if self._process is None:
+            self._db.close()
+            self._process = QueryProcess(self.folder, Limits(MEMORY, DISK, SECONDS))
 
     def _new_file(self, suffix: str) -> Path:
         self._files += 1
@@ -177,58 +169,25 @@ class ResultTables:
 
     def rows(self, sql: str, limit: int) -> QueryRows:
         """The first rows of a SELECT."""
-        self._check(sql)
-        with self._bounded():
-            schema, batches = exact_parts(self._db.sql(sql), max(1, min(limit + 1, 10_000)))
-            columns = [{"name": field.name, "type": meaning_of(field) or str(field.type)} for field in schema]
-            rows: list[dict[str, Any]] = []
-            for batch in batches:
-                rows += rows_of(batch.slice(0, limit + 1 - len(rows)))
-                if len(rows) > limit:
-                    break
-        return QueryRows(columns, rows[:limit], len(rows) > limit)
+        return QueryRows(**self._execute(Request("rows", sql, limit)))
 
     def profile(self, sql: str) -> list[dict[str, Any]]:
         """The profile of each column of a SELECT."""
-        self._check(sql)
-        with self._bounded():
-            return column_profiles(self._db, sql)
+        found: list[dict[str, Any]] = self._execute(Request("profile", sql))
+        return found
 
     def export(self, sql: str, format: Export) -> Path:
         """Write all rows of a SELECT to a temporary file, which the caller removes."""
-        self._check(sql)
         path = self._new_file(f"out.{format}")
-        with self._bounded():
-            if format == "csv":
-                sql = f"SELECT {csv_columns(self._db.sql(sql))} FROM ({sql}\n)"
-            self._db.execute(f"COPY ({sql}\n) TO {literal(str(path))} ({_EXPORTS[format]})")
+        self._execute(Request("export", sql, format=format, path=str(path)))
         number, name = tempfile.mkstemp(prefix="noetl-export-", suffix=f".{format}")
         os.close(number)
         return path.replace(name)
 
-    def _check(self, sql: str) -> None:
-        if len(sql) > MAX_TEXT:
-            raise QueryFailed(f"the statement has more than {MAX_TEXT:,} characters")
-        try:
-            statements = self._db.extract_statements(sql)
-        except self._errors as problem:
-            raise QueryFailed(f"the query: {problem}") from None
-        if len(statements) != 1 or statements[0].type != self._select:
-            raise QueryFailed("write one SELECT statement: results cannot be changed")
-
-    @contextmanager
-    def _bounded(self) -> Iterator[None]:
-        timer = threading.Timer(SECONDS, self._db.interrupt)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        except self._errors as problem:
-            if type(problem).__name__ == "InterruptException":
-                raise QueryFailed(f"the query was stopped after {SECONDS:g} s") from None
-            raise QueryFailed(f"the query: {problem}".replace(f"{self.folder}/", "")) from None
-        finally:
-            timer.cancel()
+    def _execute(self, request: Request) -> Any:
+        self.lock()
+        assert self._process is not None
+        return self._process.execute(request)
 
 
 def named_tables(sql: str, known: Sequence[str]) -> list[str]:

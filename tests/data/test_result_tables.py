@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from noetl.data import result_tables
+from noetl.data import query_process, result_tables
+from noetl.data.query_process import QueryFailed
 from noetl.data.result_tables import ResultTables
 from noetl.errors import StoreUnavailable
 
@@ -120,3 +124,60 @@ def test_one_large_document_is_read(monkeypatch: pytest.MonkeyPatch):
         tables.add_value(("step", "s"), {"text": "x" * 4_000_000, "list": ["y" * 90] * 20_000})
         found = tables.rows("SELECT length(text) AS n, len(list) AS k FROM step.s", 1).rows
     assert found == [{"n": 4_000_000, "k": 20_000}]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT range(300000000) AS a",  # the values of a list are not counted by DuckDB
+        "SELECT max(length(repeat('x', 200000000) || n::varchar)) FROM range(100) AS t(n)",
+        "SELECT repeat('x', 100000000) AS a FROM range(50)",  # more than Arrow has in a column
+    ],
+)
+def test_a_query_that_needs_too_much_memory_is_refused(sql: str) -> None:
+    with closing(ResultTables()) as tables:
+        tables.add_value(("step", "s"), [{"id": 1}])
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        with pytest.raises(QueryFailed, match="the query needs more than 512MB of memory"):
+            tables.rows(sql, 1000)
+        # Afterwards the same tables can be queried.
+        assert tables.rows("SELECT * FROM step.s", 10).rows == [{"id": 1}]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert used <= max(before, 1_400_000)  # kilobytes; it was 7 GB
+
+
+def test_a_reply_of_many_bytes_is_refused() -> None:
+    with closing(ResultTables()) as tables:
+        with pytest.raises(QueryFailed, match=r"the rows have [0-9,]+ bytes, the limit is .* export them"):
+            tables.rows("SELECT repeat('x', 1000000) AS a FROM range(90)", 1000)
+        exported = tables.export("SELECT repeat('x', 1000000) AS a FROM range(90)", "csv")
+        assert exported.stat().st_size > 90_000_000
+        exported.unlink()
+
+
+def test_a_query_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_tables, "SECONDS", 0.5)
+    endless = "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT max(i) FROM r"
+    with closing(ResultTables()) as tables:
+        with pytest.raises(QueryFailed, match=r"stopped after 0\.5 s"):
+            tables.rows(endless, 1)
+        monkeypatch.setattr(query_process, "GRACE", 0.0)  # also one that does not react
+        with pytest.raises(QueryFailed, match=r"stopped after 0\.5 s"):
+            tables.rows(endless, 1)
+
+
+def test_the_process_of_a_query_has_no_settings_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        assert not [name for name in options["env"] if name.startswith("NOETL_")]
+        started.append(popen(*args, **options))
+        return started[-1]
+
+    popen = subprocess.Popen
+    monkeypatch.setenv("NOETL_TOKEN", "secret")
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with closing(ResultTables()) as tables:
+        assert tables.rows("SELECT 1 AS a", 1).rows == tables.rows("SELECT 1 AS a", 1).rows == [{"a": 1}]
+    (process,) = started
+    assert process.returncode is not None

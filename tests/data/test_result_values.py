@@ -79,12 +79,12 @@ def test_large_integers_beside_fractions_are_exact(tables: ResultTables, numbers
 
 def test_rows_with_many_columns_that_few_rows_have_are_tables(tables: ResultTables) -> None:
     rows = [{f"k{n}": n} for n in range(30)]
-    assert _queried(tables, rows) == [{f"k{n}": n if n == row else None for n in range(30)} for row in range(30)]
     tables.add_value(("step", "wide"), [{f"k{n}": n for n in range(300)}])
+    assert _queried(tables, rows) == [{f"k{n}": n if n == row else None for n in range(30)} for row in range(30)]
     assert tables.rows("select k299 from step.wide", 10).rows == [{"k299": 299}]
 
 
 def test_names_that_duckdb_does_not_have(tables: ResultTables) -> None:
-    assert _queried(tables, [{"": 1, "a\0b": 2}]) == [{"_": 1, "ab": 2}]
     tables.add_value(("step", "empty"), {"rows": [], "columns": ["a", "A"]})
+    assert _queried(tables, [{"": 1, "a\0b": 2}]) == [{"_": 1, "ab": 2}]
     assert [each["name"] for each in tables.rows("select * from step.empty", 1).columns] == ["a", "A_1"]

@@ -23,7 +23,8 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.model.reference import Reference
 from noetl.data.files.duckdb_files import literal
 from noetl.data.files.formats import format_of
-from noetl.data.result_tables import Export, QueryFailed, ResultTables, named_tables
+from noetl.data.query_process import QueryFailed
+from noetl.data.result_tables import Export, ResultTables, named_tables
 from noetl.data.row_stream import NotRows, rows_of
 from noetl.data.sql import quote_column
 from noetl.errors import NotFound, RequestRefused

@@ -26,7 +26,8 @@ MAX_BLOCKS = 16  # buffered between the two servers
 _SUPPORTED_OPTIONS = {"host", "port", "user", "password", "dbname", "sslmode", "application_name", "connect_timeout"}
 _FIRST_USER_OID = 16384  # types with a lower OID are the same in every database
 _PSEUDO_TYPES = frozenset({705, 2249, 2278})  # unknown, record, void
-_TEXT_ONLY_TYPES = frozenset({1700})  # numeric: its binary format has no type modifier
+# numeric: its binary format has no type modifier; aclitem, gtsvector and their arrays have no binary format
+_TEXT_ONLY_TYPES = frozenset({1700, 1033, 1034, 3642, 3644})
 
 
 def can_copy(plan: Plan, source: Any, columns: ColumnMapping) -> bool:
@@ -119,19 +120,25 @@ class _DirectCopy:
                 f"For a constant use {{value: {missing[0]}}}"
             )
         self.plan.check_key(list(wanted))
-        selected = {name: query.columns[names.index(source)] for name, source in wanted.items()}
-        text = _select_query(query, names, wanted)
         async with AsyncExitStack() as stack:
             if self.plan.mode == "replace":
                 # The source may be the table that is replaced: the open transaction prevents its TRUNCATE.
                 await stack.enter_async_context(self.reader.transaction())
                 await self.reader.execute(f"SELECT * FROM ({query.text}) AS noetl_source LIMIT 0")
-            return await self._transfer_rows(text, selected)
+            await self.writer.execute(pg_table.LOCK_TIMEOUT)
+            selected = {name: query.columns[names.index(source)] for name, source in wanted.items()}
+            known = await self._prepare_table(selected)
+            generated = {column.name for column in known if column.generated}.difference(self.plan.key)
+            wanted = {name: source for name, source in wanted.items() if name not in generated}
+            written = {name: selected[name] for name in wanted}
+            return await self._transfer_rows(
+                _select_query(query, names, wanted), written, {column.name: column.oid for column in known}
+            )
 
-    async def _transfer_rows(self, text: str, selected: dict[str, postgres.Column]) -> int:
+    async def _transfer_rows(
+        self, text: str, selected: dict[str, postgres.Column], target_types: dict[str, int]
+    ) -> int:
         names = list(selected)
-        await self.writer.execute(pg_table.LOCK_TIMEOUT)
-        target_types = await self._prepare_table(selected)
         is_binary = all(
             column.oid < _FIRST_USER_OID and column.oid not in _TEXT_ONLY_TYPES and target_types.get(name) == column.oid
             for name, column in selected.items()
@@ -151,8 +158,8 @@ class _DirectCopy:
                 await self.writer.execute(statement)
         return copied
 
-    async def _prepare_table(self, selected: dict[str, postgres.Column]) -> dict[str, int]:
-        """Create or empty the target table; returns its columns and their types."""
+    async def _prepare_table(self, selected: dict[str, postgres.Column]) -> list[pg_table.PgColumn]:
+        """Create or empty the target table; returns its columns."""
         import asyncpg
 
         rows = await self.writer.fetch(pg_table.select_columns(self.table))
@@ -174,7 +181,7 @@ class _DirectCopy:
                 asyncpg.LockNotAvailableError,
             ):
                 await self.writer.execute(f"DELETE FROM {quote_name(self.table)}")
-        return {row[0]: row[3] for row in rows}
+        return [pg_table.PgColumn(*row) for row in rows]
 
     async def _create_table(self, statements: list[str]) -> Any:
         """Create the table; if another session creates it concurrently, use that one after its commit."""

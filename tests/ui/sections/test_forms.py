@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -255,6 +256,49 @@ def test_state_is_shown_set_and_reset(opened: Opened, cluster: Cluster):
     page.get_by_role("dialog").get_by_role("button", name="Reset").click()
     expect(page.get_by_role("link", name="forms/stateful")).to_have_count(0)
     assert cluster.ask("GET", "/api/state/forms/stateful")[1]["entries"] == []
+
+
+def test_state_of_many_keys_and_long_values_is_a_list(opened: Opened, cluster: Cluster):
+    values = {"a": 1, "b": "x" * 20_000, "c": {"list": list(range(300))}, "long " * 30: True}
+    assert cluster.ask("PATCH", "/api/state/forms/many", {"values": values})[0] == 200
+    page = opened("/operations/state").page
+    page.get_by_role("button", name="Show state of forms/many").click()
+    rows = page.get_by_label("State of forms/many", exact=True).locator("> div")
+    expect(rows).to_have_count(4)
+    boxes = [rows.nth(number).bounding_box() for number in range(4)]
+    assert all(box is not None and box["height"] < 360 for box in boxes)
+    assert all(above["y"] + above["height"] <= below["y"] for above, below in itertools.pairwise(boxes))
+    for number in range(4):
+        parts = [part.bounding_box() for part in rows.nth(number).locator("> *").all()]
+        assert all(left["x"] + left["width"] <= right["x"] for left, right in itertools.pairwise(parts))
+
+
+def test_a_value_that_another_user_has_changed_is_not_replaced(opened: Opened, cluster: Cluster):
+    cluster.ask("PATCH", "/api/state/forms/shared", {"values": {"cursor": 1}})
+    tab = opened("/operations/state")
+    tab.forgiven = ("409",)
+    page = tab.page
+    page.get_by_role("button", name="Show state of forms/shared").click()
+    page.get_by_role("button", name="Set cursor of forms/shared", exact=True).click()
+    cluster.ask("PATCH", "/api/state/forms/shared", {"values": {"cursor": 2}})
+    dialog = page.get_by_role("dialog", name="Set state of forms/shared")
+    dialog.get_by_label(re.compile("^Value")).fill("3")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("was changed")
+    assert cluster.ask("GET", "/api/state/forms/shared")[1]["entries"][0]["value"] == 2
+
+
+@pytest.mark.parametrize("value", ["007", "20260101", "true", "2026-01-01T10:00:00Z", "a: b", "plain text", " padded "])
+def test_a_text_that_is_saved_again_is_the_same(opened: Opened, cluster: Cluster, value: str):
+    cluster.ask("PATCH", "/api/state/forms/text", {"values": {"cursor": value}})
+    before = cluster.ask("GET", "/api/state/forms/text")[1]["entries"][0]["version"]
+    page = opened("/operations/state").page
+    page.get_by_role("button", name="Show state of forms/text").click()
+    page.get_by_role("button", name="Set cursor of forms/text", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    (entry,) = cluster.ask("GET", "/api/state/forms/text")[1]["entries"]
+    assert entry["value"] == value and entry["version"] != before
 
 
 def test_an_execution_is_forked_from_the_shown_event(opened: Opened, cluster: Cluster):

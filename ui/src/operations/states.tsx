@@ -20,6 +20,7 @@ interface StatePath {
 interface Entry {
   key: string;
   value: unknown;
+  version: string;
   updated_at: string;
   execution_id: string | null;
 }
@@ -29,10 +30,15 @@ interface Place {
   path: string;
   key?: string;
   value?: unknown;
+  /** The version that a new value replaces; another one is a conflict. */
+  version?: string;
 }
 
 const HEADS = ["Playbook", "Keys", "Size"];
 const route = (path: string) => `/api/state/${path.split("/").map(encodeURIComponent).join("/")}`;
+/** Texts that YAML reads as themselves: words without its signs, and no numbers or constants. */
+const PLAIN = /^(?!(true|false|null|yes|no|on|off|nan|inf)$)\p{L}[\p{L}\d ._/-]*[\p{L}\d]$/iu;
+const asText = (value: unknown) => (typeof value === "string" && PLAIN.test(value) ? value : JSON.stringify(value, null, 2));
 const called = ({ path, key }: Place) => (key === undefined ? `the state of ${path}` : `${key} of ${path}`);
 
 export function States() {
@@ -139,7 +145,7 @@ function Entries({ path, onSet, onReset }: { path: string; onSet: ((place: Place
           <dd class="right">
             {onSet && (
               <>
-                <RowButton action="Set" name={`${each.key} of ${path}`} onClick={() => onSet({ path, key: each.key, value: each.value })} />{" "}
+                <RowButton action="Set" name={`${each.key} of ${path}`} onClick={() => onSet({ path, key: each.key, value: each.value, version: each.version })} />{" "}
                 <RowButton action="Reset" name={`${each.key} of ${path}`} kind="danger" onClick={() => onReset({ path, key: each.key })} />
               </>
             )}
@@ -153,13 +159,13 @@ function Entries({ path, onSet, onReset }: { path: string; onSet: ((place: Place
 function SetValue({ place, onClose, onDone }: { place: Place; onClose: () => void; onDone: (place: Place) => void }) {
   const [path, setPath] = useState(place.path);
   const [key, setKey] = useState(place.key ?? "");
-  const [text, setText] = useState(() => (place.value === undefined || JSON.stringify(place.value).includes('"***"') ? "" : typeof place.value === "string" ? place.value : JSON.stringify(place.value, null, 2)));
+  const [text, setText] = useState(() => (place.value === undefined || JSON.stringify(place.value).includes('"***"') ? "" : asText(place.value)));
   const save = async () => {
     if (!path.trim()) return "Enter the path of a playbook.";
     if (!key.trim()) return "Enter a key.";
     const read = await readValue(text);
     if (read.problem) return `Value: ${read.problem}`;
-    await api.patch(route(path.trim()), { values: { [key.trim()]: read.value } });
+    await api.patch(route(path.trim()), { values: { [key.trim()]: read.value }, ...(place.version && place.key ? { versions: { [place.key]: place.version } } : {}) });
     onDone({ path: path.trim(), key: key.trim() });
   };
   return (

@@ -37,6 +37,10 @@ UNIQUE_KEYS_QUERY = (
     f"SELECT constraint_column_names FROM duckdb_constraints() WHERE {_SAME_TABLE} "
     "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
 )
+GENERATED_QUERY = (
+    "SELECT column_name FROM information_schema.columns WHERE table_schema = ? AND table_name = ? "
+    "AND table_catalog = current_database() AND is_generated = 'ALWAYS'"
+)
 # Of DuckDB while rows are written; less costs CPU time for evicted blocks. Each column has blocks of its own.
 MEMORY_LIMIT_MB, MERGE_LIMIT_MB, COLUMN_MB = 96, 72, 0.75
 COMMIT_LIMIT_MB = 256
@@ -372,6 +376,7 @@ class DuckdbTarget(DatabaseFileTarget):
         elif plan.mode == "replace":
             cursor.execute(f"DELETE FROM {self._table}")
         self._types = self._columns()
+        self._generated = [name for (name,) in cursor.execute(GENERATED_QUERY, self._place).fetchall()]
         keys = cursor.execute(UNIQUE_KEYS_QUERY, self._place).fetchall()
         self._unique = any(sorted(row[0]) == sorted(plan.key) for row in keys)
         if keys or cursor.execute(f"SELECT 1 FROM duckdb_indexes() WHERE {_SAME_TABLE}", self._place).fetchall():
@@ -390,6 +395,7 @@ class DuckdbTarget(DatabaseFileTarget):
 
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
+        table = self.writable(table, self._generated)
         columns = column_list(table.schema.names)
         root = self._root or self
         root._written += table.nbytes

@@ -7,7 +7,8 @@ transaction of the rows: after a crash, either both are there or neither.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from noetl.core.model.events import instant
 from noetl.data.sql import quote_name
@@ -32,6 +33,11 @@ class LedgerTarget(Target):
 
     remembers = True
     has_checkpoints = True
+
+    def writable(self, table: Any, generated: Iterable[str]) -> Any:
+        """The rows without columns whose values the database computes, unless one is a key."""
+        computed = {self.identifier(name) for name in generated} - {self.identifier(name) for name in self.plan.key}
+        return table.drop_columns([name for name in table.schema.names if self.identifier(name) in computed])
 
     async def lock_ledger(self) -> None:
         """Let other transfers from objects into this table wait until this one ends."""

@@ -19,9 +19,9 @@ from noetl.tools.transfer.targets.merge_statements import update_and_insert
 
 COLUMNS_QUERY = """
 SELECT a.attname, t.typname, t.typcategory::text, a.atttypid::int, format_type(a.atttypid, a.atttypmod),
-  col_description(a.attrelid, a.attnum)
+  col_description(a.attrelid, a.attnum), a.attgenerated <> ''
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-WHERE a.attrelid = to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+WHERE a.attrelid = to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
 UNIQUE_QUERY = """
@@ -33,6 +33,7 @@ WHERE i.indrelid = to_regclass({name}) AND i.indisunique AND i.indisvalid AND i.
 """
 STAGING = "noetl_incoming"
 ORDER = "noetl_order"
+OVERRIDING = "OVERRIDING SYSTEM VALUE"  # of columns that are GENERATED ALWAYS AS IDENTITY, as COPY writes them
 CREATE_ATTEMPTS = 5  # if another session creates the table concurrently
 LOCK_TIMEOUT = "SET LOCAL lock_timeout = '60s'"  # a transfer must not wait forever
 # TRUNCATE needs an exclusive lock; if the table is being read (by the transfer's own source), DELETE is used instead.
@@ -48,6 +49,7 @@ class PgColumn(NamedTuple):
     oid: int = 0
     spelled: str = ""
     comment: str | None = None
+    generated: bool = False  # PostgreSQL computes its values; they cannot be written
 
 
 def literal(text: str) -> str:
@@ -133,9 +135,10 @@ def merge(table: str, columns: Sequence[str], key: Sequence[str], *, has_unique:
         others = [name for name in columns if name not in key]
         update = ", ".join(f"{quote_column(name)} = EXCLUDED.{quote_column(name)}" for name in others)
         action = f"UPDATE SET {update}" if update else "NOTHING"
-        statements = [f"INSERT INTO {quote_name(table)} ({selected}) {latest} ON CONFLICT ({keys}) DO {action}"]
+        insert = f"INSERT INTO {quote_name(table)} ({selected}) {OVERRIDING}"
+        statements = [f"{insert} {latest} ON CONFLICT ({keys}) DO {action}"]
     else:
-        statements = update_and_insert(quote_name(table), columns, key, f"({latest})")
+        statements = update_and_insert(quote_name(table), columns, key, f"({latest})", OVERRIDING)
     return [*statements, f"TRUNCATE {STAGING}"]
 
 

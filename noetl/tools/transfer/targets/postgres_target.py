@@ -98,7 +98,10 @@ class PostgresTarget(LedgerTarget):
             await empty_table(connection, table)
         self._columns = known
         if self.contract is None:
-            await self._start(schema)
+            await self._start(self._writable(schema.empty_table()).schema)
+
+    def _writable(self, table: Any) -> Any:
+        return self.writable(table, [column.name for column in self._columns if column.generated])
 
     async def _start(self, schema: Any) -> None:
         """Start the COPY for rows of this schema."""
@@ -147,6 +150,7 @@ class PostgresTarget(LedgerTarget):
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Write a chunk to the COPY, or to its own COPY with `on_error: warn`."""
+        table = self._writable(table)
         if self._schema is None or not self._schema.equals(table.schema, check_metadata=True):
             await self.prepare()  # the columns have changed
             await self._start(table.schema)

@@ -190,7 +190,8 @@ class SqliteTarget(DatabaseFileTarget):
         return await self._transaction.run_in_thread(function)
 
     def _columns(self) -> list[Any]:
-        return self._session.execute(f"PRAGMA table_info({self._table})").fetchall()
+        found = self._session.execute(f"PRAGMA table_xinfo({self._table})").fetchall()
+        return [row for row in found if row[6] != 1]  # hidden columns of virtual tables
 
     def _is_unique(self) -> bool:
         """Whether the key is the primary key of the table, or has a unique index."""
@@ -219,10 +220,11 @@ class SqliteTarget(DatabaseFileTarget):
         self._unique = plan.mode == "upsert" and self._is_unique()
 
     def _insert(self, table: Any) -> None:
-        plan, connection = self.plan, self._session
+        plan, connection, known = self.plan, self._session, self._columns()
+        table = self.writable(table, [row[1] for row in known if row[6]])
         names: list[str] = table.schema.names
         marks = ", ".join("?" * len(names))
-        declared = {self.identifier(row[1]): row[2] for row in self._columns()}
+        declared = {self.identifier(row[1]): row[2] for row in known}
         values = (
             stored_values(table.column(number), field, declared.get(self.identifier(field.name), ""), plan.label)
             for number, field in enumerate(table.schema)
