@@ -118,7 +118,8 @@ class _DirectCopy:
                 f"{self.plan.label}: mapping: the source has no column {missing[0]!r}; columns: {', '.join(names)}. "
                 f"For a constant use {{value: {missing[0]}}}"
             )
-        self.plan.check_key(list(wanted))
+        if self.plan.mode == "upsert":
+            self.plan.check_key(list(wanted))
         selected = {name: query.columns[names.index(source)] for name, source in wanted.items()}
         text = _select_query(query, names, wanted)
         async with AsyncExitStack() as stack:

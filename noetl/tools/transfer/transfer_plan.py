@@ -106,8 +106,8 @@ class TargetPlan(NamedTuple):
         return f"target {self.number} ({self.kind} {self.location})"
 
     def check_key(self, columns: Sequence[str]) -> None:
-        """BadInput if the rows to merge have no column for the key."""
-        missing = [name for name in self.key if self.mode == "upsert" and name not in columns]
+        """BadInput if the rows have no column for the key."""
+        missing = [name for name in self.key if name not in columns]
         if missing:
             raise BadInput(
                 f"{self.label}: the key {missing[0]!r} is not a column of the rows; columns: {', '.join(columns)}"
