@@ -359,7 +359,7 @@ _KINDS = (
 )
 
 
-_MALFORMED = re.compile(r"Malformed JSON|: line [\d,]+ is not (JSON|UTF-8)")
+_MALFORMED = re.compile(r"Malformed JSON|: line [\d,]+ is not (a )?(JSON|UTF-8)")
 _DISK = re.compile(r"Could not (write|read|sync|fsync|truncate) |No space left on device|Input/output error")
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.templates.deferred import DeferredTemplate
+from noetl.data.files import json_lines
 from noetl.testing.tools import ToolHost, run_tool
 
 PARTS = ("endpoint", "access_key_id", "secret_access_key", "region")
@@ -428,6 +429,45 @@ def test_lines_that_are_no_json_objects(tmp_path: Path) -> None:
     assert written == [{"a": 1, "b": None}, {"a": None, "b": None}, {"a": 2, "b": {"c": 1}}]
     assert [(row["position"], row["row"]) for row in bad_rows(tmp_path)] == [(3, "[1]"), (4, '{"a":')]
     check_counts(summary)
+
+
+@pytest.mark.parametrize("other", ["[1, 2]", "5", '"x"', "null", " null ", "true", "-1.5"])
+@pytest.mark.parametrize("at", [0, 1, 3, 20_000])
+def test_a_line_that_is_no_object_among_objects(tmp_path: Path, other: str, at: int) -> None:
+    lines = [f'{{"a": {n}}}' for n in range(max(at, 3))]
+    lines.insert(at, other)
+    (tmp_path / "in.jsonl").write_text("\n\n" + "\r\n".join(lines))
+    given = {"kind": "file", "path": "in.jsonl"}, {"kind": "file", "path": "o.jsonl"}
+    message = failure(move(tmp_path, *given))
+    assert f"in.jsonl: line {at + 3:,} is not a JSON object, and other lines are" in message
+    assert not (tmp_path / "o.jsonl").exists()
+    good(move(tmp_path, *given, **QUARANTINE))
+    assert [(row["position"], row["row"]) for row in bad_rows(tmp_path)] == [(at + 3, other.strip())]
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == max(at, 3)
+
+
+@pytest.mark.parametrize("length", range(-3, 4))
+def test_the_first_characters_of_lines_at_the_end_of_a_block(tmp_path: Path, length: int) -> None:
+    blank = " " * (json_lines.BLOCK - len('{"a": 1}\n') + length)
+    (tmp_path / "in.jsonl").write_text(f'{{"a": 1}}\n{blank}{{"a": 2}}\n')
+    given = {"kind": "file", "path": "in.jsonl"}, {"kind": "file", "path": "o.jsonl"}
+    good(move(tmp_path, *given))
+    (tmp_path / "in.jsonl").write_text(f'{{"a": 1}}\n{blank}null\n{{"a": 2}}\n')
+    assert "in.jsonl: line 2 is not a JSON object" in failure(move(tmp_path, *given))
+
+
+def test_files_of_objects_beside_files_of_lists(tmp_path: Path) -> None:
+    (tmp_path / "in1.jsonl").write_text('{"a": 1}\n')
+    (tmp_path / "in2.jsonl").write_text("[1]\n")
+    given = {"kind": "file", "path": "in*.jsonl"}, {"kind": "file", "path": "o.jsonl"}
+    assert "in2.jsonl: line 1 is not a JSON object" in failure(move(tmp_path, *given))
+
+
+def test_lines_without_objects_are_one_column(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('1\n"x"\n[1, 2]\nnull\n')
+    good(move(tmp_path, {"kind": "file", "path": "in.jsonl"}, {"kind": "file", "path": "o.jsonl"}))
+    written = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert written == [{"json": 1}, {"json": "x"}, {"json": [1, 2]}, {"json": None}]
 
 
 def test_the_mode_changes_nothing_for_good_rows(tmp_path: Path) -> None:

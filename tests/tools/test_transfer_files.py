@@ -200,6 +200,62 @@ def test_a_killed_transfer_leaves_the_old_or_the_new_partition(tmp_path: Path, s
     assert found == [(9.0, 6)]
 
 
+NAMES = ("in/2023.csv", "in/2024.csv", "in/2025.csv", "in/{a,b}.csv", "odd/{a,b}.csv", "odd/a.csv", "odd/{1,2}/x.csv")
+
+
+@pytest.mark.parametrize("kind", ["file", "s3"])
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("in/{2024,2025}.csv", [1, 2]),
+        ("{in,odd}/{2024,a}*.csv", [1, 5]),
+        ("in/20{23,{24,26}}.csv", [0, 1]),
+        ("in/{2023,none}.csv", [0]),
+        ("in/{a,b}.csv", [3]),  # nothing else has such a name
+        ("odd/{a,b}.csv", [5]),
+        ("odd/[{]a,b}.csv", [4]),
+        ("odd/{1,2}/*.csv", [6]),
+    ],
+)
+def test_alternatives_in_patterns(
+    tmp_path: Path, s3: dict[str, Any], bucket: str, kind: str, path: str, expected: list[int]
+) -> None:
+    auth = {name: s3[name] for name in PARTS}
+    base = "" if kind == "file" else f"s3://{bucket}/"
+    others = {} if kind == "file" else {"auth": auth}
+    for number, name in enumerate(NAMES):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"id\n{number}\n")
+        if kind == "s3":
+            good(run_tool("object", {"uri": base + name, "data": f"id\n{number}\n", "format": "text", **others}))
+    source = {"kind": kind, "path": base + path, **others}
+    good(move(tmp_path, source, {"kind": "file", "path": "o.jsonl"}))
+    assert [json.loads(line)["id"] for line in (tmp_path / "o.jsonl").read_text().splitlines()] == expected
+    missing = {**source, "path": f"{base}none/{{a,b}}.csv"}
+    assert "none/{a,b}.csv" in failure(move(tmp_path, missing, {"kind": "file", "path": "o.jsonl"}))
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value", "where"),
+    [
+        ("source", "nested", "tables", "a target"),
+        ("source", "mode", "replace", "a target"),
+        ("source", "bad_rows", "quarantine", "beside `source`, or to a target"),
+        ("targets", "incremental", {"cursor": "id"}, "the source"),
+        ("targets", "only_new", True, "the source"),
+        ("targets", "types", {"id": "text"}, "the source"),
+        ("task", "incremental", {"cursor": "id"}, "the source"),
+    ],
+)
+def test_fields_at_the_wrong_level(tmp_path: Path, place: str, name: str, value: Any, where: str) -> None:
+    (tmp_path / "in.csv").write_text("id\n1\n")
+    source = {"kind": "file", "path": "in.csv"} | ({name: value} if place == "source" else {})
+    target = {"kind": "sqlite", "file": "o.sqlite", "table": "t"} | ({name: value} if place == "targets" else {})
+    message = failure(move(tmp_path, source, target, **({name: value} if place == "task" else {})))
+    assert f"`{name}` belongs {'to ' if 'beside' not in where else ''}{where}" in message
+    assert not (tmp_path / "o.sqlite").exists()
+
+
 def test_partitions_of_an_object_store_are_single_objects(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
     auth = {name: s3[name] for name in PARTS}
     target = {"kind": "s3", "auth": auth, "path": f"s3://{bucket}/lake", "partition_by": ["date_trunc('day', at)"]}

@@ -20,7 +20,8 @@ import pytest
 from noetl.connections import duckdb as duck
 from noetl.connections import duckdb_memory as duck_memory
 from noetl.core.templates.deferred import DeferredTemplate
-from noetl.data.files import csv_text, duckdb_files, table_files
+from noetl.data.files import csv_text, duckdb_files, json_lines, table_files
+from noetl.data.files.json_lines import longest_line
 from noetl.data.sql import bind
 from noetl.testing.tools import ToolHost, run_tool
 from noetl.tools._common.sql_task import BadInput
@@ -127,10 +128,10 @@ def test_a_malformed_row_of_a_large_document_is_an_error_of_that_document(
 def test_the_longest_line_bounds_the_buffers_of_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"\n".join([b"x" * 10] * 200_000))
-    assert duckdb_files._longest_line(path) <= 2 * duckdb_files.SMALLEST_BUFFER < path.stat().st_size
+    assert longest_line([path]) <= 2 * duckdb_files.SMALLEST_BUFFER < path.stat().st_size
     for length in (100_000, 300_000):
         path.write_bytes(b"a\n" + b"x" * length + b"\nb")
-        assert length <= duckdb_files._longest_line(path) <= length + 2 * duckdb_files.SMALLEST_BUFFER
+        assert length <= longest_line([path]) <= length + 2 * duckdb_files.SMALLEST_BUFFER
 
 
 def test_a_large_row_group_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +210,7 @@ def test_a_line_without_an_end_is_not_read_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any, bad_rows: str
 ) -> None:
     size = 24 << 20
-    limits = (csv_text, "MAX_VALUE"), (wide_csv, "LARGEST_RECORD"), (duckdb_files, "LONGEST_LINE")
+    limits = (csv_text, "MAX_VALUE"), (wide_csv, "LARGEST_RECORD"), (json_lines, "LONGEST_LINE")
     for module, name in (*limits, (numbered_lines, "LONGEST_LINE")):
         monkeypatch.setattr(module, name, 4 << 20)
     lines = b'{"id":1}\n{"note":"' if source["format"] == "jsonl" else b"id,note\n1,x\n2,"

@@ -125,6 +125,16 @@ class RowTarget:
         This, `columns` and `alter` are called without `begin` for a table that exists and gets no rows."""
         raise NotImplementedError
 
+    async def savepoint(self) -> None:
+        """Begin what `undo` undoes, in this table and its child tables. `begin` and `alter` are not called meanwhile,
+        and `delete` with no keys is called before, so that tables can be created there.
+
+        Without these two, a row that a table rejects fails the transfer, also with `bad_rows: quarantine`."""
+
+    async def undo(self) -> None:
+        """Undo what `write` and `delete` did since `savepoint`."""
+        raise NotImplementedError
+
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
     async def write_empty(self) -> None:

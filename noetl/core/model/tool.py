@@ -95,6 +95,7 @@ class Members(Struct, frozen=True, omit_defaults=True):
     required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     alternatives: tuple[tuple[str, ...], ...] = ()  # fields of which the first that is given is used
     open: bool = False  # accepts undeclared members; the declared ones are checked
+    elsewhere: dict[str, str] = field(default_factory=dict)  # names that mean something at another place, and which
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
@@ -123,6 +124,7 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
     requires: tuple[tuple[str, ...], ...] = ()  # as in `Members`
     required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     alternatives: tuple[tuple[str, ...], ...] = ()  # fields of which the first that is given is used
+    elsewhere: dict[str, str] = field(default_factory=dict)  # as in `Members`
     exclusive: tuple[tuple[str, ...], ...] = ()  # fields of which only one may be given
 
     @cached_property

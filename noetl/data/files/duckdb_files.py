@@ -20,13 +20,13 @@ from typing import Any
 from noetl.data.files.compression import compressed_by
 from noetl.data.files.csv_text import LongLine, csv_problem, csv_reader, text_lines
 from noetl.data.files.json_kinds import WITHOUT_MAPS, changed_columns, narrowed
+from noetl.data.files.json_lines import longest_line
 from noetl.data.sql import quote_column
 
 ROWS_KEYS = ("rows", "data", "items", "results")  # the default key of a document's rows
 DELIMITERS = ",;\t|"
 _SHAPES = {"json": "auto", "jsonl": "newline_delimited"}
 LARGEST_OBJECT, SMALLEST_BUFFER = 1 << 30, 1 << 16
-LONGEST_LINE = 64 << 20  # of JSON lines, which need about ten times the memory
 CSV_BUFFER = 8_000_000  # bytes; DuckDB's own is 32 MB for each thread
 SAMPLE_ROWS, SAMPLE_BYTES = 20_480, 32 << 20  # rows by which DuckDB detects types, and what it holds for that
 BATCH_BYTES = 4 << 20
@@ -369,24 +369,10 @@ def _largest_object(path: str, format: str) -> int:
     """The size up to which an object is read: that of the longest line, or of the largest document.
 
     DuckDB allocates buffers of that size for each file and thread."""
-    sizes = (_longest_line(each) if format == "jsonl" else each.stat().st_size for each in found_files(path))
+    if format == "jsonl":
+        return min(max(longest_line(found_files(path)), SMALLEST_BUFFER), LARGEST_OBJECT)
+    sizes = (each.stat().st_size for each in found_files(path))
     return min(max(*sizes, 0, SMALLEST_BUFFER), LARGEST_OBJECT)
-
-
-def _longest_line(path: Path) -> int:
-    """The length of the longest line, rounded up to a block."""
-    longest = carried = lines = 0
-    with path.open("rb") as file:
-        while block := file.read(SMALLEST_BUFFER):
-            first, last = block.find(b"\n"), block.rfind(b"\n")
-            longest = max(longest, len(block), carried + (first if first >= 0 else len(block)))
-            if longest > LONGEST_LINE:
-                from duckdb import InvalidInputException
-
-                raise InvalidInputException(f"{path}: line {lines + 1:,} has more than {LONGEST_LINE >> 20} MB")
-            carried = carried + len(block) if last < 0 else len(block) - last
-            lines += block.count(b"\n")
-    return longest
 
 
 def _is_object(path: str) -> bool:

@@ -103,7 +103,7 @@ class Transfer:
         self._source_quarantine = None if plan is None else opened[quarantine_place(plan)]
         for state in self.states:
             own = state.target.plan.bad_rows
-            if own is not None and state.target.plan.nested == "json":
+            if own is not None:
                 add = opened[quarantine_place(own)].add
                 state.target.bad_rows = RejectedRows(self.source_rows, add, state.target.plan.label)
         return list(opened.values())

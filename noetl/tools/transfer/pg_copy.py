@@ -119,7 +119,8 @@ class _DirectCopy:
                 f"{self.plan.label}: mapping: the source has no column {missing[0]!r}; columns: {', '.join(names)}. "
                 f"For a constant use {{value: {missing[0]}}}"
             )
-        self.plan.check_key(list(wanted))
+        if self.plan.mode == "upsert":
+            self.plan.check_key(list(wanted))
         async with AsyncExitStack() as stack:
             if self.plan.mode == "replace":
                 # The source may be the table that is replaced: the open transaction prevents its TRUNCATE.

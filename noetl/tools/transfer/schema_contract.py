@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from noetl.data.types.type_lattice import TEXT, UNTYPED, ColumnKind, needed_type
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.quarantine.bad_rows import RowError, isolate, taken
+from noetl.tools.transfer.quarantine.bad_rows import ROW, RowError, isolate, taken
 from noetl.tools.transfer.side_fields import COLUMNS, TYPES
 
 Quarantine = Callable[[Any, str], Awaitable[None]]  # the rows (an Arrow table), the reason
@@ -77,6 +77,7 @@ class ContractChecker:
         self.discarded = Discarded()
         self.prefix = ""  # of the names of columns whose values are counted
         self.quarantine: Quarantine | None = None
+        self.fixed: dict[str, str] = {}  # columns whose types cannot be changed, and why
 
     @property
     def defines_types(self) -> bool:
@@ -106,7 +107,7 @@ class ContractChecker:
             await self._discard(table, affected, unknown)
         if policy != "discard_value":
             table = table.filter(pc.invert(has_extra))
-        if len(unknown) == len(table.schema):
+        if {*table.schema.names} <= {*unknown, ROW}:
             raise BadInput(f"{self._label}: the table has none of the columns {', '.join(unknown)}")
         return table.drop_columns(unknown)
 
@@ -125,7 +126,7 @@ class ContractChecker:
 
     async def fitting(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
         """The rows whose types the contract accepts; without a quarantine, `changes` rejects the others."""
-        if self.quarantine is None or self._contract.types != "freeze":
+        if self.quarantine is None or not (self.fixed or self._contract.types == "freeze"):
             return table
         import pyarrow as pa
 
@@ -136,7 +137,7 @@ class ContractChecker:
 
         parts, wrong = isolate(len(table), attempt)
         for index, reason in wrong:
-            await self.quarantine(table.slice(index, 1), reason)
+            await self.quarantine(table.slice(index, 1), reason.removeprefix(f"{self._label}: "))
         return table if not wrong else pa.concat_tables(parts) if parts else table.slice(0, 0)
 
     def changes(self, table: Any, known: Mapping[str, ColumnKind]) -> Changes:
@@ -151,10 +152,9 @@ class ContractChecker:
                 needed = needed_type(table.column(number), field, TEXT if existing == UNTYPED else existing)
                 if needed is not None:
                     widen[field.name] = needed
-        if widen and self._contract.types == "freeze":
-            name, needed = next(iter(widen.items()))
-            raise RowError(
-                f"{self._label}: the column {name!r} is {known[name]}, and the rows need {needed} "
-                "(schema.types: freeze)"
-            )
+        for name, needed in widen.items():
+            why = "schema.types: freeze" if self._contract.types == "freeze" else self.fixed.get(name)
+            if why is not None:
+                kinds = f"the column {name!r} is {known[name]}, and the rows need {needed}"
+                raise RowError(f"{self._label}: {kinds} ({why})")
         return Changes(add, widen, define)

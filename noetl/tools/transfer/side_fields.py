@@ -169,11 +169,21 @@ _DATA = {
     "data": Field("any", "The rows: a list of mappings, or a result of a SQL task."),
     "ref": Field("any", "The reference of a stored result (`output.ref`)."),
 }
+_OF_SOURCE = ("incremental", "types", "only_new")
+_OF_TARGET = ("mode", "key", "schema", "nested", "mapping", "partition_by")
+IN_SOURCE = {name: f"`{name}` belongs to the source: `source: {{{name}: ...}}`" for name in _OF_SOURCE}
+IN_TARGET = {name: f"`{name}` belongs to a target: `targets: [{{{name}: ...}}]`" for name in _OF_TARGET}
+IN_TASK = {name: f"`{name}` belongs beside `source`, or to a target" for name in BAD_ROWS_FIELDS}
 
 
 def _source(fields: dict[str, Field], *requires: tuple[str, ...]) -> Members:
     alternatives = (("query", "table"),) if "query" in fields else ()
-    return Members(fields={**_SOURCE, **fields}, requires=requires, alternatives=alternatives)
+    return Members(
+        fields={**_SOURCE, **fields},
+        requires=requires,
+        alternatives=alternatives,
+        elsewhere={**IN_TARGET, **IN_TASK},
+    )
 
 
 MODE_DOCS = {
@@ -219,11 +229,12 @@ def _target(fields: dict[str, Field], modes: tuple[str, ...], also: tuple[str, .
     if location == "uri":
         known["uri"] = replace(fields["uri"], required=True)
         known.pop("key")
-        return Members(fields=known, required_by={"mode": dict.fromkeys(("append", "insert"), ("partition_by",))})
+        parts: dict[str, dict[str, tuple[str, ...]]] = {"mode": dict.fromkeys(("append", "insert"), ("partition_by",))}
+        return Members(fields=known, required_by=parts, elsewhere=IN_SOURCE)
     if location == "url":
         known.pop("schema")
     known[location] = replace(known[location], required=True)
-    return Members(fields=known, required_by={"mode": {"upsert": ("key",)}})
+    return Members(fields=known, required_by={"mode": {"upsert": ("key",)}}, elsewhere=IN_SOURCE)
 
 
 UNITS = ("year", "month", "week", "day", "hour")
@@ -275,7 +286,7 @@ _SOURCES = {
             **_OBJECT,
             "uri": replace(
                 _OBJECT["uri"],
-                doc="The address (`s3://bucket/key`) or path; `*` and `**` match several.",
+                doc="The address (`s3://bucket/key`) or path; `*`, `**`, `?`, `[ab]` and `{a,b}` match several.",
                 aliases=(*_OBJECT["uri"].aliases, "glob"),
             ),
             "format": replace(_OBJECT["format"], choices=(*FORMATS, "excel", "fixed")),

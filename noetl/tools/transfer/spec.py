@@ -8,7 +8,16 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, count, named_input
 from noetl.tools import connectors
 from noetl.tools.transfer import side_fields
-from noetl.tools.transfer.side_fields import BAD_ROWS_FIELDS, CHUNK, IMPLIED_KINDS, MODES, SOURCES, TARGETS
+from noetl.tools.transfer.side_fields import (
+    BAD_ROWS_FIELDS,
+    CHUNK,
+    IMPLIED_KINDS,
+    IN_SOURCE,
+    IN_TARGET,
+    MODES,
+    SOURCES,
+    TARGETS,
+)
 
 SPEC = ToolSpec(
     kind="transfer",
@@ -49,6 +58,7 @@ SPEC = ToolSpec(
     spec_keys={"timeout": "`connect` and `total` seconds."},
     requires=(("source", "data", "targets[].data"),),
     alternatives=(("data", "source"),),
+    elsewhere={**IN_SOURCE, **IN_TARGET},
     example="- name: replicate\n  kind: transfer\n  source: {kind: postgres, auth: shop_db, table: orders}\n"
     "  targets:\n"
     "    - {kind: duckdb, file: shop.duckdb, table: orders, mode: replace}\n"

@@ -106,8 +106,8 @@ class TargetPlan(NamedTuple):
         return f"target {self.number} ({self.kind} {self.location})"
 
     def check_key(self, columns: Sequence[str]) -> None:
-        """BadInput if the rows to merge have no column for the key."""
-        missing = [name for name in self.key if self.mode == "upsert" and name not in columns]
+        """BadInput if the rows have no column for the key."""
+        missing = [name for name in self.key if name not in columns]
         if missing:
             raise BadInput(
                 f"{self.label}: the key {missing[0]!r} is not a column of the rows; columns: {', '.join(columns)}"
@@ -159,6 +159,8 @@ def read_plan(call: ToolCall) -> Plan:
         raise BadInput("no targets: `targets` is a list of {kind, table|path|url, ...}")
     if given.get("mode"):  # of the task: the default of its targets
         targets = [{"mode": given["mode"], **each} if isinstance(each, Mapping) else each for each in targets]
+    if isinstance(given.get("incremental"), Mapping):  # other names may be values that templates read
+        raise BadInput(side_fields.IN_SOURCE["incremental"])
     planned = tuple(read_target(number, target) for number, target in enumerate(targets))
     if given.get("source") is None and given.get("data") is None and all(target.static for target in planned):
         return Plan(None, planned, SMALL_ROWS, None)
@@ -197,6 +199,7 @@ def _source(given: Mapping[str, Any]) -> SourcePlan:
     if plugin is not None:
         return SourcePlan(plugin.kind, _plugin_fields(fields, side_fields.plugin_source(plugin), "source"), plugin)
     _reject_typos(source, "the source")
+    _reject_misplaced(side_fields.SOURCES.get(str(kind or "").lower()), fields, "the source")
     return SourcePlan(_normalize(kind, "source", fields), fields)
 
 
@@ -225,6 +228,7 @@ def read_target(number: int, target: Any, what: str = "") -> TargetPlan:
         kind = plugin.kind
     else:
         _reject_typos(target, what)
+        _reject_misplaced(side_fields.TARGETS.get(str(written or "").lower()), fields, what)
         kind = _normalize(written, what, fields)
     if kind == "data":
         raise BadInput(f"{what}: {target.get('kind')!r} cannot be a target")
@@ -280,6 +284,7 @@ def _nested(what: str, kind: str, plugin: TargetSpec | None, fields: dict[str, A
 
 def _plugin_fields(fields: dict[str, Any], members: Members, what: str) -> dict[str, Any]:
     """The fields of a side of a plug-in under their declared names; BadInput for one that is not declared."""
+    _reject_misplaced(members, fields, what)
     named = connectors.named_fields(members.fields, fields)
     for key in named:
         if key not in members.fields:
@@ -317,6 +322,16 @@ def _check_mode(
         raise BadInput(f"{what}: mode replace is not supported by http; use append")
     if mode == "upsert" and not key:
         raise BadInput(f"{what}: mode upsert requires `key`, the column (or columns) that identify a row")
+
+
+def _reject_misplaced(members: Members | None, given: Mapping[str, Any], what: str) -> None:
+    """BadInput for a field that means something at another place: it would have no effect."""
+    if members is None:
+        return
+    aliases = {alias for each in members.fields.values() for alias in each.aliases}
+    for key in given:
+        if key in members.elsewhere and key not in members.fields and key not in aliases:
+            raise BadInput(f"{what} has no `{key}`: {members.elsewhere[key]}")
 
 
 def _reject_typos(given: Mapping[str, Any], what: str) -> None:

@@ -185,6 +185,15 @@ class MysqlTarget(RowTarget):
         await self._deleted.add(keys.schema.names, values_of(keys, self._kind_of))
         await self._begin()
 
+    async def savepoint(self) -> None:
+        """A savepoint in the transaction."""
+        await self._begin()
+        await self._execute("SAVEPOINT tables")
+
+    async def undo(self) -> None:
+        """Roll back to the savepoint."""
+        await self._execute("ROLLBACK TO SAVEPOINT tables")
+
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
     async def commit(self) -> None:

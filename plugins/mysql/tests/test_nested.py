@@ -269,3 +269,42 @@ def test_a_killed_load_changes_no_row_and_can_be_repeated(server, where, exists)
         assert [tuple(row.values()) for row in items] == sorted([*expected, *[(2, 0, "3", None)] * exists])
         tags = server.sql(f"SELECT _root_id, _index_1, _index_2, value FROM {table}__items__tags ORDER BY 1, 2")
         assert [tuple(row.values()) for row in tags] == [(3, 0, 0, 5), (4, 0, 0, 6)]
+
+
+# ── bad rows ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mode", ["append", "replace", "upsert"])
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_a_row_that_a_table_rejects_is_quarantined_with_its_child_rows(server, tmp_path: Path, mode, size):
+    table = server.new_name()
+    server.sql(f"CREATE TABLE {table} (id BIGINT NOT NULL PRIMARY KEY, state VARCHAR(9) NOT NULL)")
+    server.sql(f"CREATE TABLE {table}__items (_root_id BIGINT, _index_1 BIGINT, sku VARCHAR(9) NOT NULL)")
+    first = [{"id": n, "state": "old", "items": [{"sku": "x"}, {"sku": "y"}]} for n in (1, 3)]
+    good(load(server, first if mode != "append" else [], table, mode="append"))
+    rows = [
+        {"id": 1, "state": "new", "items": [{"sku": "a"}]},
+        {"id": 2, "state": None, "items": [{"sku": "b"}]},
+        {"id": 3, "state": "new", "items": [{"sku": "c"}, {"sku": None}], "codes": [1]},
+        {"id": 4, "state": "new", "items": [{"sku": "d"}, {"sku": "e"}], "codes": [2]},
+        {"id": 4, "state": "last", "items": [{"sku": None}]},
+        {"id": 5, "state": "new", "items": []},
+    ]
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "nested": "tables", "key": "id", "mode": mode}
+    given = {"data": rows, "targets": [target], "chunk": {"size": size}}
+    given |= {"bad_rows": "quarantine", "quarantine": {"kind": "file", "path": "bad.jsonl"}}
+    summary = good(run_tool("transfer", given, host=ToolHost(folder=tmp_path)))
+    bad = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert [(each["position"], each["reason"].partition(":")[0]) for each in bad] == [
+        (2, table),
+        (3, f"{table}__items"),
+        (5, f"{table}__items"),
+    ]
+    assert (summary["rows"], summary["quarantined"]) == (3, 3)
+    kept = [(3, "old")] if mode == "upsert" else []
+    found = server.sql(f"SELECT id, state FROM {table} ORDER BY 1")
+    assert [tuple(row.values()) for row in found] == [(1, "new"), *kept, (4, "new"), (5, "new")]
+    found = server.sql(f"SELECT _root_id, sku FROM {table}__items ORDER BY 1, 2")
+    kept = [(3, "x"), (3, "y")] if mode == "upsert" else []
+    assert [tuple(row.values()) for row in found] == [(1, "a"), *kept, (4, "d"), (4, "e")]
+    assert [tuple(row.values()) for row in server.sql(f"SELECT _root_id, value FROM {table}__codes")] == [(4, 2)]

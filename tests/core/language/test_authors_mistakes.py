@@ -115,3 +115,29 @@ def test_2025_11_sinks_and_loops_are_checked():
 )  # fmt: skip
 def test_versions_of_the_runtime(wanted, expected):
     assert satisfies(wanted, "0.2.0") is expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        (["source: {kind: file, path: a.csv, nested: tables}", "targets: [{kind: file, path: b.csv}]"], "a target"),
+        (["source: {kind: file, path: a.csv, mode: replace}", "targets: [{kind: file, path: b.csv}]"], "a target"),
+        (["source: {kind: file, path: a.csv}", "targets: [{kind: file, path: b.csv, only_new: true}]"], "the source"),
+        (["source: {kind: file, path: a.csv}", "targets: [{kind: file, path: b.csv, types: {a: text}}]"], "the source"),
+        *(
+            (["source: {kind: file, path: a.csv}", "targets: [{kind: file, path: b.csv}]", line], hint)
+            for line, hint in (
+                ("incremental: {cursor: id}", "the source"),
+                ("types: {id: text}", "the source"),
+                ("only_new: true", "the source"),
+                ("schema: evolve", "a target"),
+                ("nested: tables", "a target"),
+                ("key: id", "a target"),
+            )
+        ),
+    ],
+)
+def test_a_field_of_a_transfer_at_the_wrong_level(lines, hint):
+    (problem,) = found(task("kind: transfer", *lines))
+    assert (problem.code, problem.severity) == ("misplaced-key", "error")
+    assert f"belongs to {hint}" in problem.hint

@@ -236,6 +236,9 @@ def _check_members(reader: Reader, node: Mapping, members: Members, owner: str, 
         name = names.get(key)
         if name is None and members.open:
             continue
+        if name is None and key in members.elsewhere:
+            reader.add("misplaced-key", key_node, f"{owner} has no `{key}`", members.elsewhere[key])
+            continue
         if name is None:
             hint = did_you_mean(key, names, "valid here: " + ", ".join(sorted(members.fields)))
             reader.add("unknown-parameter", key_node, f'{owner} has no "{key}"', hint)

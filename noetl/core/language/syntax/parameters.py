@@ -109,6 +109,9 @@ class _Binder:
             return False
         if not beside and (spec.open_fields or self._reads_input(key)):
             return True
+        if key in spec.elsewhere:
+            self.reader.add("misplaced-key", key_node, f"{spec.kind} has no `{key}` here", spec.elsewhere[key])
+            return False
         known = "valid parameters: " + ", ".join(sorted(spec.fields)) if spec.fields else "it has no parameters"
         words = {*self.names, *(SHAPES["task"].keys if beside else ())}
         hint = did_you_mean(key, words, "pass values under `input`" if spec.open_fields else known)

@@ -19,6 +19,7 @@ from noetl.data.values import jsonable
 from noetl.tools._common.sql_task import BadInput
 
 POSITION = "noetl_source_position"
+ROW = "noetl_chunk_row"  # the number of a row in its chunk, while the chunk is written
 MOST_HELD, MOST_TAKEN = 4 << 20, 1 << 20  # bytes of bad rows in memory
 _BITS = 40
 _MASK = (1 << _BITS) - 1

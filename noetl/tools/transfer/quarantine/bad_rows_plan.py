@@ -45,7 +45,7 @@ def with_bad_rows(call: ToolCall, plan: Plan) -> Plan:
 def quarantine_plans(plan: Plan) -> dict[str, BadRowsPlan]:
     """The quarantines of the source and the targets; those in the same place are one."""
     found: dict[str, BadRowsPlan] = {}
-    for each in (plan.bad_rows, *(target.bad_rows for target in plan.targets if target.nested == "json")):
+    for each in (plan.bad_rows, *(target.bad_rows for target in plan.targets)):
         if each is not None:
             found.setdefault(quarantine_place(each), each)
     return found

@@ -1,7 +1,8 @@
 """Writes the good rows of a chunk to a target, and passes the others on, each with its reason.
 
 While a chunk is processed, the table for the target has the column `ROW`, the number of the row in the chunk, so that a
-rejected row is recorded as the source has it, with its position there.
+rejected row is recorded as the source has it, with its position there. With `nested: tables`, rows of child tables have
+the number of their root row.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.mapping import ColumnMapping
-from noetl.tools.transfer.quarantine.bad_rows import BadRow, SourceRows, isolate
+from noetl.tools.transfer.quarantine.bad_rows import ROW, BadRow, SourceRows, isolate
 from noetl.tools.transfer.transfer_plan import TargetPlan
 
 if TYPE_CHECKING:
     from noetl.tools.transfer.targets import Target
 
-ROW = "noetl_chunk_row"
 PIECE = 1_000  # rows that are written together after a chunk has failed
 
 
@@ -31,12 +31,15 @@ class RejectedRows:
         self._add = add
         self._label = label
         self.count = 0
+        self.table = ""  # whose rows are rejected, if the target has several
         self._chunk: Any = None
+        self._numbers: set[int] = set()  # of the rejected rows of the chunk
         self._pending: list[BadRow] = []
 
     def begin(self, chunk: Chunk) -> None:
         """Begin a chunk."""
         self._chunk = chunk
+        self._numbers = set()
 
     async def flush(self) -> None:
         """Pass on the rejected rows of the chunk."""
@@ -51,13 +54,28 @@ class RejectedRows:
         from noetl.data.arrow_tables import rows_of
 
         chunk = self._chunk
-        for number in numbers:
+        if self.table:
+            reason = f"{self.table}: {reason}"
+        for number in dict.fromkeys(numbers):
+            if number in self._numbers:
+                continue
             source, position = "data", number + 1
             if chunk.positions is not None:
                 source, position = self._rows.describe(chunk.positions[number].as_py())
             row = rows_of(chunk.table.slice(number, 1))[0]
             self._pending.append(BadRow(row, reason, source, position))
-        self.count += len(numbers)
+            self._numbers.add(number)
+            self.count += 1
+
+    def kept(self, table: Any) -> Any:
+        """The rows of a table whose source rows are not rejected so far."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not self._numbers:
+            return table
+        wrong = pc.is_in(table.column(ROW), pa.array(sorted(self._numbers), pa.int32()))
+        return table.filter(pc.invert(wrong))
 
     def mapped(self, columns: ColumnMapping) -> Any:
         """The rows of the chunk with the columns of the target; those whose templates fail are rejected."""
@@ -104,10 +122,6 @@ class RejectedRows:
             await self.add(table.slice(number, 1), reason)
         return table.filter(pa.array([number not in wrong for number in range(table.num_rows)]))
 
-    def plain(self, table: Any) -> Any:
-        """The table without the numbers of its rows."""
-        return table.drop_columns([ROW])
-
     async def write(self, table: Any, target: Target) -> int:
         """Write the rows and return their number; a part that fails is divided until the bad rows are found."""
         parts = deque([table] if table.num_rows else [])
@@ -115,7 +129,7 @@ class RejectedRows:
         while parts:
             part = parts.popleft()
             try:
-                await target.write_fitting(self.plain(part), self._chunk)
+                await target.write_fitting(part, self._chunk)
                 written += part.num_rows
             except Exception as failure:
                 if not target.is_row_error(failure):
@@ -126,6 +140,11 @@ class RejectedRows:
                 else:
                     parts.extendleft(reversed(_divided(part, target.failed_row(failure, part))))
         return written
+
+
+def plain(table: Any) -> Any:
+    """The table without the numbers of its rows."""
+    return table.drop_columns([ROW]) if ROW in table.schema.names else table
 
 
 def _divided(table: Any, at: int | None) -> list[Any]:

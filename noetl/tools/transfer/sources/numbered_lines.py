@@ -17,7 +17,8 @@ from typing import IO, Any
 import msgspec
 
 from noetl.data.files.csv_text import LongLine, csv_problem, csv_reader, text_lines
-from noetl.data.files.duckdb_files import LONGEST_LINE, delimiter_of
+from noetl.data.files.duckdb_files import delimiter_of
+from noetl.data.files.json_lines import LONGEST_LINE
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.quarantine.bad_rows import POSITION, SourceRows
 

@@ -25,7 +25,7 @@ from noetl.core.model.tool import ToolCall
 from noetl.data.content import save
 from noetl.data.files import compression, formats
 from noetl.data.files.duckdb_files import is_blank
-from noetl.data.key_patterns import MARKS, key_pattern
+from noetl.data.key_patterns import MARKS, alternatives, is_pattern, key_pattern
 from noetl.runtime.tasks import cancel
 from noetl.runtime.temporary_folders import TemporaryFolder
 from noetl.runtime.threads import in_thread
@@ -78,7 +78,7 @@ class ObjectSource:
         self._base, self._pattern = "", place.key
         if place.scheme == "file":
             self._base, self._pattern = _in_folder(f"{place.bucket}/{place.key}", self._call.host.resolve_path("."))
-        has_pattern = bool(MARKS.search(self._pattern))
+        has_pattern = is_pattern(self._pattern)
         if self.only_new or has_pattern or place.scheme != "file":
             stream = self._objects(place, has_pattern)
         else:
@@ -196,20 +196,23 @@ class ObjectSource:
         return await objects.checked_store(place, self._credential, self._call.host.address_check, self._call.timeout)
 
     async def _find(self, store: Any, place: objects.ObjectLocation) -> list[FoundObject]:
-        """What the address matches, in the order of the names; a pattern that matches nothing may be a plain name."""
+        """What the address matches, in the order of the names.
+
+        A pattern that matches nothing may have braces that are no alternatives, or be a plain name."""
         if store is None:
             return await asyncio.to_thread(_local_files, self._base, self._pattern)
-        keys = key_pattern(place.key)
-        found = []
-        if keys is not None:
-            async for page in obstore.list(store, prefix=keys.folder or None, chunk_size=1000):
-                found += [_found(place, entry) for entry in page if keys.matches(entry["path"])]
+        patterns = [key_pattern(place.key, braces=True), key_pattern(place.key)]
+        found: list[FoundObject] = []
+        for keys in dict.fromkeys(patterns):
+            if keys is not None and not found:
+                async for page in obstore.list(store, prefix=keys.folder or None, chunk_size=1000):
+                    found += [_found(place, entry) for entry in page if keys.matches(entry["path"])]
         if found or "*" in place.key:
             return sorted(found)
         try:
             return [_found(place, await obstore.head_async(store, place.key))]
         except FileNotFoundError:
-            if keys is None:
+            if patterns[0] is None:
                 raise
             return []
 
@@ -217,7 +220,7 @@ class ObjectSource:
         """Whether new objects can appear there; a store has no folders, and has listed its bucket."""
         if store is not None:
             return True
-        pattern = key_pattern(self._pattern)
+        pattern = key_pattern(self._pattern, braces=True)
         return pattern is not None and await asyncio.to_thread(Path(self._base, pattern.folder).is_dir)
 
     async def _one_object(self, store: Any, found: FoundObject) -> AsyncGenerator[Any, None]:
@@ -399,8 +402,15 @@ def _in_folder(path: str, folder: str) -> tuple[str, str]:
 
 
 def _local_files(folder: str, pattern: str) -> list[FoundObject]:
-    found = sorted(glob.glob(pattern, root_dir=folder, recursive=True)) if MARKS.search(pattern) else []
-    paths = [f"{folder}{each}" for each in found or [pattern]]
+    found: set[str] = set()
+    for each in alternatives(pattern):
+        if MARKS.search(each):
+            found.update(glob.glob(each, root_dir=folder, recursive=True))
+        elif Path(folder, each).is_file():
+            found.add(each)
+    if not found and MARKS.search(pattern):
+        found.update(glob.glob(pattern, root_dir=folder, recursive=True))
+    paths = [f"{folder}{each}" for each in sorted(found) or [pattern]]
     return [
         FoundObject(f"file://{path}", path, Path(path).stat().st_size, _file_version(path))
         for path in paths

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -14,13 +15,15 @@ from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
 from noetl.tools.transfer.mapping import ColumnMapping
 from noetl.tools.transfer.nested_rows import Path, child_name
-from noetl.tools.transfer.quarantine.bad_rows import RowError
-from noetl.tools.transfer.quarantine.rejected_rows import ROW, RejectedRows
+from noetl.tools.transfer.quarantine.bad_rows import ROW, RowError
+from noetl.tools.transfer.quarantine.rejected_rows import RejectedRows, plain
 from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.targets.earlier_rows import EarlierRows
 from noetl.tools.transfer.targets.first_columns import as_first
 from noetl.tools.transfer.transfer_plan import DATABASES, TargetPlan, is_deferred
+
+FIXED = "the type cannot be changed"
 
 
 class Target:
@@ -67,17 +70,7 @@ class Target:
         if self.bad_rows is not None:
             await self._write_good_rows(chunk, self.bad_rows)
             return
-        table = self.adapt(self._typed(self.columns.apply(chunk)))
-        if self.plan.mode == "upsert":
-            self.plan.check_key(table.schema.names)
-            if any(table.column(name).null_count for name in self.plan.key):
-                raise self.plan.missing_key_error()
-        if not self.begun:
-            await self.begin(table.schema)
-            self.begun = True
-        if self.contract is not None:
-            table = await self._conform(self.contract, table)
-        record_columns(self.recorded, table.schema)
+        table = await self.fitted(self.columns.apply(chunk))
         if chunk.size:
             if table.num_rows:
                 await self.write_fitting(table, chunk)
@@ -89,26 +82,33 @@ class Target:
         rejected.begin(chunk)
         table = rejected.mapped(self.columns)
         if table.num_rows or not chunk.size:
-            await self._write_mapped(table, chunk, rejected)
+            table = await self.fitted(table, rejected)
+            if table.num_rows:
+                table = await rejected.without(table, await self.rejected(plain(table)))
+            if chunk.size:
+                self.rows += await rejected.write(table, self)
+                self.chunks += 1
         await rejected.flush()
 
-    async def _write_mapped(self, table: Any, chunk: Chunk, rejected: RejectedRows) -> None:
+    async def fitted(self, table: Any, rejected: RejectedRows | None = None) -> Any:
+        """The rows in the columns and types of the target, which is created or changed for them.
+
+        Rows without a key, and those that the contract does not let through, are rejected."""
         table = self.adapt(self._typed(table))
         if self.plan.mode == "upsert":
-            self.plan.check_key(table.schema.names)
-            table = await rejected.with_key(table, self.plan)
+            self.plan.check_key(plain(table).schema.names)
+            if rejected is not None:
+                table = await rejected.with_key(table, self.plan)
+            elif any(table.column(name).null_count for name in self.plan.key):
+                raise self.plan.missing_key_error()
         if not self.begun:
-            await self.begin(rejected.plain(table).schema)
+            await self.begin(plain(table).schema)
             self.begun = True
         if self.contract is not None:
-            self.contract.quarantine = rejected.add
+            self.contract.quarantine = None if rejected is None else rejected.add
             table = await self._conform(self.contract, table)
-        record_columns(self.recorded, rejected.plain(table).schema)
-        if table.num_rows:
-            table = await rejected.without(table, await self.rejected(rejected.plain(table)))
-        if chunk.size:
-            self.rows += await rejected.write(table, self)
-            self.chunks += 1
+        record_columns(self.recorded, plain(table).schema)
+        return table
 
     defines_types = True  # whether a column can be created without a type, and gets one with its first value
 
@@ -130,13 +130,47 @@ class Target:
             if self.plan.mode == "upsert" and self.clears_columns:
                 self._earlier = EarlierRows(self.plan.key, self._known)
         table = self._as_stored(table, self._known)
-        known = {**self._known, ROW: ColumnKind("other")} if self.bad_rows is not None else self._known
-        table = await contract.fitting(await contract.admit(table, known), known)
-        changes = contract.changes(table, known)
-        if any(changes):
+        if contract.quarantine is not None:
+            contract.fixed |= await self.fixed_columns()
+        table = await contract.admit(table, self._known_in(table))
+        while True:
+            known = self._known_in(table)
+            table = await contract.fitting(table, known)
+            changes = contract.changes(table, known)
+            if not any(changes) or await self._altered(contract, changes):
+                return table
+
+    def _known_in(self, table: Any) -> dict[str, ColumnKind]:
+        """The columns of the target, and that of the numbers of rows if the table has it."""
+        known = self._known or {}
+        return {**known, ROW: ColumnKind("other")} if ROW in table.schema.names else known
+
+    async def _altered(self, contract: ContractChecker, changes: Changes) -> bool:
+        """Change the table; with a quarantine, false if it does not allow the type that some rows need."""
+        if contract.quarantine is None or not self.can_undo or not changes.widen:
             await self.alter(changes)
-            self._known = await self.known_columns()
-        return table
+        else:
+            if changes.add or changes.define:
+                await self.alter(changes._replace(widen={}))
+            for name, kind in changes.widen.items():
+                try:
+                    async with self.savepoint():
+                        await self.alter(Changes([], {name: kind}, []))
+                except Exception as failure:
+                    if not self.is_refused(failure):
+                        raise
+                    info = self.explain(failure)
+                    contract.fixed[name] = f"{FIXED}: {failure if info is None else info.message}"
+        self._known = await self.known_columns()
+        return not contract.fixed.keys() & changes.widen.keys()
+
+    async def fixed_columns(self) -> dict[str, str]:
+        """Columns of the table whose types cannot be changed, with the reason, if that is known before."""
+        return {}
+
+    def is_refused(self, failure: Exception) -> bool:
+        """Whether `alter` failed because the column cannot have another type."""
+        return False
 
     def _as_stored(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
         """The table with the names of columns as they are written in the database."""
@@ -248,16 +282,24 @@ class Target:
         raise NotImplementedError
 
     async def write_fitting(self, table: Any, chunk: Chunk) -> None:
-        """Write the rows of one chunk, in the columns that this transfer has created."""
+        """Write rows of one chunk."""
+        table = await self.completed(plain(table))
+        await self.write(table, chunk)
+        await self.remember(table)
+
+    async def completed(self, table: Any) -> Any:
+        """The rows in the columns that this transfer has created, and with those that earlier rows had."""
         if self.first is not None:
             table = as_first(table, self.first, self.plan.label, complete=not self.plan.commits)
-        if self._earlier is None:
-            await self.write(table, chunk)
-            return
-        table = self._earlier.completed(table)
-        await self._clear_earlier(self._earlier, self._earlier.appearing(table.schema.names))
-        await self.write(table, chunk)
-        await in_thread(partial(self._earlier.add, table))
+        if self._earlier is not None:
+            table = self._earlier.completed(table)
+            await self._clear_earlier(self._earlier, self._earlier.appearing(table.schema.names))
+        return table
+
+    async def remember(self, table: Any) -> None:
+        """Note rows that were written."""
+        if self._earlier is not None:
+            await in_thread(partial(self._earlier.add, table))
 
     async def _clear_earlier(self, earlier: EarlierRows, columns: list[str]) -> None:
         try:
@@ -298,6 +340,13 @@ class Target:
 
     async def end_chunk(self) -> None:
         """Complete the write of a chunk, so that other tables of the transaction can be written."""
+
+    can_undo = False  # whether `savepoint` undoes writes
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncGenerator[None, None]:
+        """Undo what is written to all tables of the transaction meanwhile, if it fails."""
+        yield
 
     async def prepare(self) -> None:
         """Complete the writes, so that errors are found while all targets can still be rolled back."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from noetl.data.sql import quote_column
+from noetl.tools.transfer.nested_rows import belongs
 
 VIEW = "noetl_checked"
 ROW = "noetl_row"
@@ -32,6 +33,8 @@ class TableChecks(NamedTuple):
     names: tuple[str, str]  # schema and table
     types: dict[str, str]
     key: tuple[str, ...]  # of mode upsert
+    replaced: tuple[str, ...]  # the part of it with which rows of the table are replaced
+    root: str = ""  # of a child table: its rows are written before
 
     def rejected(self, rows: Any) -> dict[int, str]:
         """The rows that cannot be inserted, with the reason."""
@@ -117,9 +120,10 @@ class TableChecks(NamedTuple):
         same = " AND ".join(f"t.{name} = i.{name}" for name in names)
         owner = f"dense_rank() OVER (ORDER BY {', '.join(keys)})" if keys else ROW
         again = f"count(*) OVER (PARTITION BY {', '.join(keys)}) > 1" if keys else "false"
-        if keys:  # rows with the same key are replaced
-            same += f" AND ({' AND '.join(f't.{name} = i.{name}' for name in keys)}) IS NOT TRUE"
-        table = f"(SELECT {', '.join([*keys, values])} FROM {self.table}) AS t"
+        replaced = [quote_column(name) for name in self.replaced]
+        if replaced:
+            same += f" AND ({' AND '.join(f't.{name} = i.{name}' for name in replaced)}) IS NOT TRUE"
+        table = f"(SELECT {', '.join([*replaced, values])} FROM {self.table}) AS t"
         return (
             f"SELECT {ROW}, owner, place, taken FROM (SELECT {ROW}, {owner} AS owner, {again} AS again, "
             f"CASE WHEN {complete} THEN dense_rank() OVER (ORDER BY {', '.join(names)}) END AS place, "
@@ -136,7 +140,7 @@ class TableChecks(NamedTuple):
             return f"SELECT {ROW} FROM {incoming} WHERE {names[0]} IS NULL"
         if kind == "CHECK":
             return f"SELECT {ROW} FROM {incoming} WHERE NOT coalesce(TRY({expression}), true)"
-        if kind == "FOREIGN KEY":
+        if kind == "FOREIGN KEY" and not (self.root and (other[0] == self.root or belongs(other[0], self.root))):
             table = f"{quote_column(self.names[0])}.{quote_column(other[0])}"
             pairs = zip(other[1], names, strict=True)
             same = " AND ".join(f"r.{quote_column(there)} = incoming.{here}" for there, here in pairs)

@@ -18,10 +18,10 @@ from noetl.data.types.type_lattice import NUMERIC, TEXT, UNTYPED, UNTYPED_COMMEN
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.nested_rows import beginning, list_tables
+from noetl.tools.transfer.nested_rows import ROOT, beginning, list_tables
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
-from noetl.tools.transfer.targets import Target
+from noetl.tools.transfer.targets import FIXED, Target
 from noetl.tools.transfer.targets.database_file_target import DatabaseFileTarget
 from noetl.tools.transfer.targets.duckdb_checks import TableChecks
 from noetl.tools.transfer.targets.duckdb_merge import StagedRows
@@ -148,7 +148,10 @@ class DuckdbTarget(DatabaseFileTarget):
         schema, name = self._place
         key = self.plan.key if self.plan.mode == "upsert" else ()
         mixed = mixed_as_text(table, self._is_structured)
-        checks = TableChecks(self._cursor, self._table, (schema, name), self._types, key)
+        # Child rows of the same root row are deleted before these are inserted.
+        replaced = key if self._root is None else tuple(name for name in key if name.startswith(ROOT))
+        root = "" if self._root is None else self._root._place[1]
+        checks = TableChecks(self._cursor, self._table, (schema, name), self._types, key, replaced, root)
         found: dict[int, str] = await self._run_in_thread(lambda: checks.rejected(mixed))
         return found
 
@@ -178,6 +181,22 @@ class DuckdbTarget(DatabaseFileTarget):
         for field in fields:
             if pa.types.is_null(field.type):
                 self._comment(field.name, f"'{UNTYPED_COMMENT}'")
+
+    async def fixed_columns(self) -> dict[str, str]:
+        """Those with a constraint, and all of a table with an index: a change that DuckDB refuses ends everything."""
+        found: dict[str, str] = await self._run_in_thread(self._fixed_columns)
+        return found
+
+    def _fixed_columns(self) -> dict[str, str]:
+        execute = self._cursor.execute
+        indexes = execute(f"SELECT index_name FROM duckdb_indexes() WHERE {_SAME_TABLE}", self._place).fetchall()
+        if indexes:
+            return dict.fromkeys(self._types, f"{FIXED}: the table has the index {indexes[0][0]}")
+        query = (
+            "SELECT unnest(constraint_column_names), constraint_text FROM duckdb_constraints() "
+            f"WHERE {_SAME_TABLE} AND constraint_type <> 'NOT NULL'"
+        )
+        return {name: f"{FIXED}: it has the constraint {text}" for name, text in execute(query, self._place).fetchall()}
 
     async def alter(self, changes: Changes) -> None:
         """Add columns and change types."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
@@ -24,13 +25,14 @@ from noetl.tools.transfer.nested_rows import (
     is_member,
     is_nested,
 )
+from noetl.tools.transfer.quarantine.bad_rows import ROW
+from noetl.tools.transfer.quarantine.rejected_rows import RejectedRows, plain
 from noetl.tools.transfer.schema_contract import ContractChecker, SchemaContract
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.targets import Target, open_target
 from noetl.tools.transfer.transfer_plan import TargetPlan
 
 ROW_ID = "_noetl_id"  # of rows without a key
-_NUMBER = "_noetl_number"  # of a row in its chunk
 MAX_TABLES = 200
 Rows = list[dict[str, Any]]
 
@@ -41,7 +43,6 @@ class _RootContract(ContractChecker):
     That includes objects that no row of a chunk has: the result does not depend on how rows are divided into chunks."""
 
     members: Collection[str] = ()  # of the rows that are merged, before they are divided
-    admitted: Any = None  # the numbers of the rows of the last chunk that were not discarded
 
     async def admit(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
         """The rows and columns that the contract lets through, and all columns of the members of their objects."""
@@ -55,13 +56,7 @@ class _RootContract(ContractChecker):
         for name in known if members else ():
             if name not in given and (is_member(name) or name in members):
                 table = table.append_column(name, pa.nulls(len(table)))
-        self.admitted = pa.array(range(len(table)), pa.int64())
-        if not given & {*known}:
-            return await super().admit(table, known)
-        numbered = table.append_column(_NUMBER, self.admitted)
-        table = await super().admit(numbered, {**known, _NUMBER: ColumnKind("other")})
-        self.admitted = table.column(_NUMBER)
-        return table.drop_columns([_NUMBER])
+        return await super().admit(table, known)
 
 
 class _ChildContract(ContractChecker):
@@ -103,6 +98,8 @@ class NestedTarget(Target):
         self._paths: dict[str, Path] = {}  # of the lists in child tables
         self._existing: list[str] | None = None
         self._count = 0
+        self._keys: Any = None  # of the root rows of a chunk, with their numbers
+        self._child_tables: list[tuple[Target, Any]] = []  # and their rows in a chunk
 
     @property
     def tables(self) -> dict[str, int]:
@@ -116,23 +113,123 @@ class NestedTarget(Target):
         return [(self.plan.location, self.rows, self._root.recorded), *children]
 
     async def write_chunk(self, chunk: Chunk) -> None:
-        """Write a chunk to all tables."""
-        table = self._with_ids(self.columns.apply(chunk))
-        self.plan.check_key(table.schema.names)
-        table = self._latest(table)
+        """Write a chunk to all tables: they are created and changed, then each row is written to all, or rejected."""
+        import pyarrow as pa
+
+        rejected = self.bad_rows
+        if rejected is None:
+            table = self.columns.apply(chunk).append_column(ROW, pa.array(range(chunk.size), pa.int32()))
+        else:
+            rejected.table = ""
+            rejected.begin(chunk)
+            table = rejected.mapped(self.columns)
+        if table.num_rows or not chunk.size:
+            root = await self._fit_tables(self._with_ids(table))
+            if rejected is not None:
+                root = await self._accepted(root, rejected)
+                self.rows += await rejected.write(root, self)
+            else:
+                await self.write_fitting(root, chunk)
+                self.rows += root.num_rows
+            self.begun = True
+            self.chunks += 1 if chunk.size else 0
+        if rejected is not None:
+            await rejected.flush()
+
+    async def _fit_tables(self, table: Any) -> Any:
+        """Create and change the tables for some rows; returns the root rows, those of child tables are kept."""
+        self.plan.check_key(plain(table).schema.names)
         if self.plan.mode == "upsert":
-            self._merged.members = set(table.schema.names)
-        root, children = self._divided(table)
-        await self._root.write_chunk(Chunk(chunk.index, root, last=chunk.last))
-        await self._root.end_chunk()
-        await self._clear(table.take(self._merged.admitted))
-        for path, rows in self._admitted(children, table.num_rows).items():
+            self._merged.members = set(plain(table).schema.names)
+        divided, children = self._divided(table)
+        root = await self._fit(self._root, divided)
+        self._keys = table.select([*self._key, ROW])
+        if self._existing is None:
+            self._existing = await self._root.child_tables()
+        await self._fit_keys(self._all_children, root)
+        self._child_tables = []
+        for path, rows in self._admitted(children, table, root).items():
             child = self._child_of(path)
-            await child.write_chunk(Chunk(chunk.index, self._child_rows(path, rows, table), last=chunk.last))
-            await child.end_chunk()
-        self.begun = True
-        self.rows += chunk.size - (table.num_rows - len(self._merged.admitted))
-        self.chunks += 1 if chunk.size else 0
+            self._child_tables.append((child, await self._fit(child, self._child_rows(path, rows, table))))
+        await self._fit_keys({child.plan.location for child, _ in self._child_tables}, root)
+        return root
+
+    async def _fit_keys(self, children: Collection[str], root: Any) -> None:
+        """With mode upsert, the child rows of root rows are deleted by their keys."""
+        if self.plan.mode == "upsert" and root.num_rows:
+            for name in children:
+                await self._child(name).fit_keys(self._root_keys(root))
+
+    @property
+    def _all_children(self) -> set[str]:
+        return {*(self._existing or ()), *self.tables}
+
+    async def _fit(self, target: Target, rows: Any) -> Any:
+        if self.bad_rows is not None:
+            target.bad_rows = self.bad_rows
+            self.bad_rows.table = target.plan.location
+        return await target.completed(await target.fitted(rows, self.bad_rows))
+
+    async def _accepted(self, root: Any, rejected: RejectedRows) -> Any:
+        """The root rows that no table rejects, as far as the database knows that before they are written."""
+        while True:
+            before = rejected.count
+            # The root table last: a row whose child rows are rejected has no values that others cannot have.
+            own, *children = self._family(rejected.kept(root))
+            for target, rows in (*children, own):
+                rejected.table = target.plan.location
+                rows = rejected.kept(rows)
+                if rows.num_rows:
+                    await rejected.without(rows, await target.rejected(plain(rows)))
+            if rejected.count == before:  # otherwise others are the last ones with their keys
+                return rejected.kept(root)
+
+    async def write_fitting(self, table: Any, chunk: Chunk) -> None:
+        """Write root rows, and the rows of their child tables; if it fails, none of them if they can be undone."""
+        tables = self._family(table)
+        try:
+            async with self._root.savepoint() if self.bad_rows is not None else nullcontext():
+                for target, rows in tables:
+                    await self._write_rows(target, rows, chunk)
+        except BaseException:
+            for target, _ in tables if self.can_undo else ():
+                await target.end_chunk()
+            raise
+        for target, rows in tables:
+            await target.remember(plain(rows))
+            target.rows += rows.num_rows
+
+    async def _write_rows(self, target: Target, rows: Any, chunk: Chunk) -> None:
+        if self.bad_rows is not None:
+            self.bad_rows.table = target.plan.location
+        if rows.num_rows:
+            await target.write(plain(rows), chunk)
+        await target.end_chunk()
+        if target is self._root and self.plan.mode == "upsert" and rows.num_rows:
+            keys = self._root_keys(rows)
+            for name in self._all_children:
+                await self._child(name).delete_rows(keys)
+
+    def _family(self, table: Any) -> list[tuple[Target, Any]]:
+        """The last root row with each key, and the rows of its child tables."""
+        table = self._latest(table)
+        kept = table.column(ROW)
+        children = ((child, _with_numbers(rows, kept)) for child, rows in self._child_tables)
+        return [(self._root, table), *((child, rows) for child, rows in children if rows.num_rows)]
+
+    def _root_keys(self, table: Any) -> Any:
+        """The keys of root rows, with the names that they have in child tables."""
+        keys = plain(_with_numbers(self._keys, table.column(ROW)))
+        return keys.rename_columns([f"{ROOT}{name}" for name in self._key])
+
+    @property
+    def can_undo(self) -> bool:  # type: ignore[override]
+        """Whether rows of all tables can be undone."""
+        return self.bad_rows is not None and self._root.can_undo
+
+    def is_row_error(self, failure: Exception) -> bool:
+        """Whether a table does not accept a row, and the rows of the other tables are undone."""
+        return self.can_undo and self._root.is_row_error(failure)
 
     @property
     def _key(self) -> tuple[str, ...]:
@@ -160,7 +257,8 @@ class NestedTarget(Target):
 
         if self.plan.mode != "upsert":
             return table
-        keys = list(zip(*(table.column(name).to_pylist() for name in self._key), strict=True))
+        own = self._root_keys(table)
+        keys = list(zip(*(column.to_pylist() for column in own.columns), strict=True))
         last = {key: number for number, key in enumerate(keys)}
         return table if len(last) == len(keys) else table.take(pa.array(sorted(last.values())))
 
@@ -179,18 +277,20 @@ class NestedTarget(Target):
         self._check_names(root)
         return root, children
 
-    def _admitted(self, children: dict[Path, Rows], count: int) -> dict[Path, Rows]:
-        """The rows of child tables without those of root rows that the contract discards."""
-        if len(self._merged.admitted) == count:
-            return {path: rows for path, rows in children.items() if rows}
-        kept, number = set(self._merged.admitted.to_pylist()), f"{ROOT}{self._key[0]}"
-        found = {path: [row for row in rows if row[number] in kept] for path, rows in children.items()}
-        return {path: rows for path, rows in found.items() if rows}
+    def _admitted(self, children: dict[Path, Rows], table: Any, root: Any) -> dict[Path, Rows]:
+        """The rows of child tables without those of root rows that are discarded or rejected."""
+        if root.num_rows < table.num_rows:
+            kept, number = set(root.column(ROW).to_pylist()), f"{ROOT}{self._key[0]}"
+            numbers = table.column(ROW).to_pylist()
+            children = {path: [row for row in rows if numbers[row[number]] in kept] for path, rows in children.items()}
+        return {path: rows for path, rows in children.items() if rows}
 
     def _child_rows(self, path: Path, rows: Rows, table: Any) -> Any:
         """The rows of a child table; the key, given as the number of the root row, is that of the root table."""
         found = self._built(path, rows)
         self._check_names(found)
+        root = found.column(f"{ROOT}{self._key[0]}")
+        found = found.append_column(ROW, table.column(ROW).take(root))
         for name in self._key:
             number = found.schema.get_field_index(f"{ROOT}{name}")
             field = table.schema.field(name).with_name(f"{ROOT}{name}")
@@ -238,19 +338,10 @@ class NestedTarget(Target):
             fields = {**self._plain.fields, self._plain.place: name}
             child = open_target(self.call, self._plain._replace(fields=fields), self.peers)
             child.contract = _ChildContract(self._contract, child, self._merged)
+            child.bad_rows = self.bad_rows
             child.join(self._root)
             self._children[name] = child
         return self._children[name]
-
-    async def _clear(self, table: Any) -> None:
-        """Remove the child rows of rows that are loaded again."""
-        if self._existing is None:
-            self._existing = await self._root.child_tables()
-        if self.plan.mode == "upsert" and table.num_rows:
-            keys = table.select(list(self._key)).rename_columns([f"{ROOT}{name}" for name in self._key])
-            for name in {*self._existing, *self.tables}:
-                await self._child(name).fit_keys(keys)
-                await self._child(name).delete_rows(keys)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
@@ -315,3 +406,10 @@ class NestedTarget(Target):
     def explain(self, failure: Exception) -> Any:
         """The error of the database."""
         return self._root.explain(failure)
+
+
+def _with_numbers(table: Any, numbers: Any) -> Any:
+    """The rows of a table that have these numbers."""
+    import pyarrow.compute as pc
+
+    return table.filter(pc.is_in(table.column(ROW), numbers))

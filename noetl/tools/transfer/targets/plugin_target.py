@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any
 
@@ -57,6 +59,11 @@ class PluginTarget(Target):
         table, quote = self.plan.location, self.plan.quote
         found = await self._target.tables(beginning(split_name(table, quote)[-1]))
         return list_tables(table, ((name, f"{INDEX}1" in columns) for name, columns in found.items()), quote)
+
+    async def fit_keys(self, keys: Any) -> None:
+        """Change the types of keys; what `delete` needs is created before a savepoint."""
+        await super().fit_keys(keys)
+        await self.delete_rows(keys.slice(0, 0))
 
     async def delete_rows(self, keys: Any) -> None:
         """Delete rows by key."""
@@ -133,6 +140,24 @@ class PluginTarget(Target):
         """Complete the writes."""
         if self._target is not None:
             await self._target.prepare()
+
+    @property
+    def can_undo(self) -> bool:  # type: ignore[override]
+        """Whether the plug-in has savepoints."""
+        return self._target is not None and type(self._target).savepoint is not RowTarget.savepoint
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncGenerator[None, None]:
+        """A savepoint of the plug-in, if it has them."""
+        if self._target is None or not self.can_undo:
+            yield
+            return
+        await self._target.savepoint()
+        try:
+            yield
+        except BaseException:
+            await self._target.undo()
+            raise
 
     async def commit(self) -> None:
         """Commit the rows."""

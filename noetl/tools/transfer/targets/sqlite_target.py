@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from noetl.connections import sqlite as lite
@@ -30,6 +32,7 @@ class _SharedTransaction:
         self.lock = asyncio.Lock()
         self.users = 0
         self.commits = False  # a target has called commit
+        self._owner: asyncio.Task[Any] | None = None  # of the savepoint
         self.connection: sqlite3.Connection | None = None
         self._turn: asyncio.Lock
 
@@ -47,9 +50,27 @@ class _SharedTransaction:
 
     async def run_in_thread(self, function: Any) -> Any:
         """Call a function in a thread."""
-        async with self.lock:
+        async with nullcontext() if self._owner is asyncio.current_task() else self.lock:
             assert self.connection is not None
             return await in_thread(function, interrupt=self.connection.interrupt)
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncGenerator[None, None]:
+        """Undo what this task writes meanwhile, if it fails; other targets wait."""
+        async with self.lock:
+            assert self.connection is not None
+            self._owner, execute = asyncio.current_task(), self.connection.execute
+            try:
+                await in_thread(partial(execute, "SAVEPOINT noetl_tables"))
+                try:
+                    yield
+                except BaseException:
+                    await in_thread(partial(execute, "ROLLBACK TO noetl_tables"))
+                    raise
+                finally:
+                    await in_thread(partial(execute, "RELEASE noetl_tables"))
+            finally:
+                self._owner = None
 
     async def leave(self) -> None:
         """Remove a user; the last one commits or rolls back the transaction."""
@@ -148,6 +169,15 @@ class SqliteTarget(DatabaseFileTarget):
     def _change(self, action: str) -> None:
         self._session.execute(f"ALTER TABLE {self._table} {action}")
 
+    can_undo = True
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncGenerator[None, None]:
+        """A savepoint in the transaction."""
+        assert self._transaction is not None
+        async with self._transaction.savepoint():
+            yield
+
     async def commit(self) -> None:
         """Commit the transaction."""
         if self._transaction is not None:
@@ -157,6 +187,10 @@ class SqliteTarget(DatabaseFileTarget):
     async def abort(self) -> None:
         """Roll back the transaction."""
         await self._leave()
+
+    def is_refused(self, failure: Exception) -> bool:
+        """A key, an index or a view depends on the column."""
+        return isinstance(failure, BadInput)
 
     def is_row_error(self, failure: Exception) -> bool:
         """Violated constraints, and values that SQLite does not accept."""
