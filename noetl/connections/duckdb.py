@@ -187,8 +187,7 @@ def database(path: str, *, read_only: bool = False) -> Database:
 
 def _is_locked(problem: Exception) -> bool:
     """Whether a file is locked by another process, or by another database of this one."""
-    text = str(problem).lower()
-    return "lock" in text or "already attached" in text or "handle conflict" in text
+    return re.search(r"\block|already attached|handle conflict", str(problem), re.IGNORECASE) is not None
 
 
 async def attach(cursor: Any, statement: str, path: str, wait: float) -> None:
@@ -378,7 +377,7 @@ def _error_kind(failure: Exception, text: str) -> str:
 
 
 def _io_error_kind(text: str) -> str:
-    if "lock" in text or "different configuration" in text:
+    if re.search(r"\block", text) or "different configuration" in text:
         return "db.connection"
     if any(part in text for part in ("no files found", "no such file", "does not exist", "cannot open file")):
         return "not_found"

@@ -15,8 +15,9 @@ from typing import Any
 from noetl.data.sql import Bound, split_name, tokens
 from noetl.data.sql.sql_tables import tables_of
 
+THREADS = min(2, os.cpu_count() or 1)  # each one needs memory of its own
 OPTIONS = {
-    "threads": min(2, os.cpu_count() or 1),  # each one needs memory of its own
+    "threads": THREADS,
     "read_ahead_depth": 1,
     "streaming_buffer_size": "2MB",
 }

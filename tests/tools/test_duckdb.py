@@ -176,6 +176,17 @@ def test_a_commit_on_a_full_or_broken_disk_is_an_error_of_the_disk(reason: str, 
     assert to_error_info(duckdb.TransactionException(f"TransactionContext Error: {reason}")).kind == kind
 
 
+def test_a_memory_limit_that_is_reached_is_not_a_locked_file() -> None:
+    import duckdb
+
+    from noetl.connections.duckdb import to_error_info
+
+    full = duckdb.OutOfMemoryException("Out of Memory Error: failed to pin block of size 256.0 KiB")
+    assert to_error_info(full).kind == "limit"
+    locked = duckdb.IOException('IO Error: Could not set lock on file "t.duckdb": Conflicting lock is held')
+    assert to_error_info(locked).kind == "db.connection"
+
+
 @pytest.mark.parametrize(
     ("command", "kind"),
     [

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from noetl.connections import duckdb as duck
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load as load_tool
-from noetl.tools.transfer.targets import Target, duckdb_merge, duckdb_target
+from noetl.tools.transfer.targets import Target, duckdb_limits, duckdb_merge
+from noetl.tools.transfer.targets.duckdb_limits import WriteLimits
 from noetl.tools.transfer.targets.duckdb_target import DuckdbTarget
 from noetl.tools.transfer.targets.nested_target import NestedTarget
 
@@ -120,26 +122,67 @@ def test_many_bytes_of_few_rows_are_not_copied_into_the_log(tmp_path: Path, monk
     assert query(tmp_path, "SELECT count(*), sum(length(v)) FROM t") == [(30, 30_000_000)]
 
 
-def test_a_commit_has_a_memory_limit_that_fits_the_widest_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = []
-    commit = DuckdbTarget._commit
+def test_long_rows_are_merged_with_the_memory_that_a_vector_of_them_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckdb_limits, "BASE_MB", 24)
+    for fill in ("x", "y"):
+        load(tmp_path, [{"id": number, "v": f"{number} {fill}" * 4000} for number in range(3000)])
+    assert query(tmp_path, "SELECT count(*), count(*) FILTER (v = repeat(id || ' y', 4000)) FROM t") == [(3000, 3000)]
 
-    def committed(self: DuckdbTarget) -> None:
-        limits.append(self._cursor.execute("SELECT current_setting('memory_limit')").fetchall()[0][0])
-        commit(self)
 
-    monkeypatch.setattr(DuckdbTarget, "_commit", committed)
-    load(tmp_path, [{"id": number, "v": "x"} for number in range(30)])
-    load(tmp_path, [{"id": number, "v": "x" * 100_000} for number in range(30)])
-    assert limits[0].endswith("MiB") and float(limits[0].split()[0]) < 300
-    assert limits[1].endswith("GiB")
+def test_wide_rows_of_the_table_are_not_joined_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckdb_limits, "BASE_MB", 20)
+    columns = ", ".join(f"(i * {n + 3}) % 1000003 AS c{n}" for n in range(60))
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT i AS id, {columns} FROM range(200000) r(i)) TO '{tmp_path}/in.parquet'")
+    target = {"kind": "duckdb", "file": "t.duckdb", "table": "t", "mode": "upsert", "key": "id"}
+    for _ in range(2):
+        given = {"source": {"kind": "file", "path": "in.parquet"}, "target": target}
+        outcome = run_tool("transfer", given, host=ToolHost(folder=tmp_path))
+        assert outcome.error is None, outcome.error
+    assert query(tmp_path, "SELECT count(*), count(DISTINCT id), sum(c7) FROM t") == query(
+        tmp_path, f"SELECT count(*), count(*), sum(c7) FROM '{tmp_path}/in.parquet'"
+    )
+
+
+def _limit(cursor: Any) -> float:
+    size, unit = cursor.execute("SELECT current_setting('memory_limit')").fetchall()[0][0].split()
+    return float(size) * {"MiB": 1.048576, "GiB": 1073.741824}[unit]
+
+
+def test_the_memory_limit_follows_the_tables_and_the_widest_rows() -> None:
+    limits = WriteLimits()
+    with duckdb.connect() as cursor:
+        usual = _limit(cursor)
+        limits.add_table(cursor, 1, 4)
+        assert _limit(cursor) == pytest.approx(48 + 3, 0.02)
+        limits.add_table(cursor, 1, 100)  # a child table
+        limits.add_table(cursor, 2, 20, small_groups=True)
+        assert _limit(cursor) == pytest.approx(64 + 75 + 1.2, 0.01)
+        limits.count(cursor, 1, pa.table({"n": range(10_000)}))
+        assert _limit(cursor) == pytest.approx(64 + 75 + 1.2, 0.01)
+        limits.count(cursor, 1, pa.table({"v": ["x" * 10_000] * 100}))  # 1 MB, and not yet a vector
+        assert _limit(cursor) == pytest.approx(64 + 75 + 1.2, 0.01)
+        for _ in range(30):
+            limits.count(cursor, 1, pa.table({"v": ["x" * 10_000] * 100}))
+        assert _limit(cursor) == pytest.approx(64 + 75 + 1.2 + 2 * (20.5 - 8), 0.05)
+        limits.lift(cursor, 3)
+        assert _limit(cursor) == usual
+        limits.end(cursor, 3)
+        limits.allow_commit(cursor, 1)
+        assert 200 < _limit(cursor) < 400
+        limits.end(cursor, 1)
+        assert _limit(cursor) < 400
+        limits.end(cursor, 2)
+        assert _limit(cursor) == usual
 
 
 @pytest.mark.parametrize("tables", [["a"], ["a", "b"]])
 def test_the_settings_of_the_database_are_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: list[str]
 ) -> None:
-    monkeypatch.setattr(duckdb_target, "LARGE_COMMIT", 1)
+    monkeypatch.setattr(duckdb_limits, "LARGE_COMMIT", 1)
     names = ("threads", "memory_limit", "checkpoint_threshold", "auto_checkpoint_skip_wal_threshold")
     place = str(tmp_path / "t.duckdb")
     seen: list[list[str]] = []

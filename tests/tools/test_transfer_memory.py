@@ -29,7 +29,7 @@ from noetl.tools.transfer import chunks, sources
 from noetl.tools.transfer.chunks import Chunk, chunked
 from noetl.tools.transfer.quarantine.bad_rows import POSITION, NumberedRows, SourceRows
 from noetl.tools.transfer.sources import file_source, large_workbook, numbered_lines, spreadsheet_source, wide_csv
-from noetl.tools.transfer.targets import Target, duckdb_target
+from noetl.tools.transfer.targets import Target, duckdb_limits, duckdb_target
 from noetl.tools.transfer.targets.files.row_spool import RowSpool
 from tests.tools.test_transfer_files import WORKBOOK
 
@@ -157,7 +157,7 @@ def test_a_large_row_group_is_read_page_by_page(tmp_path: Path, monkeypatch: pyt
 
 
 def test_large_values_fit_the_memory_limit_of_duckdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duckdb_target, "MEMORY_LIMIT_MB", 24)
+    monkeypatch.setattr(duckdb_limits, "BASE_MB", 24)
     text = "x y z " * 170_000
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"id": number, "text": text}) for number in range(60)))
     move(tmp_path, {"kind": "file", "path": "in.jsonl"}, {"kind": "duckdb", "file": "o.duckdb", "table": "t"})

@@ -17,7 +17,7 @@ from noetl.data.files.compression import Compressor, compression_of, without_end
 from noetl.data.files.csv_text import csv_rows
 from noetl.data.files.formats import CONTENT_TYPES, CSV, JSON, JSONL, TABULAR
 from noetl.data.values import jsonable, unique_names
-from noetl.runtime.malloc import release_memory
+from noetl.runtime.malloc import release_memory, returning_blocks
 from noetl.runtime.temporary_folders import TemporaryFolder
 
 _encode = msgspec.json.Encoder().encode
@@ -352,15 +352,16 @@ def parquet_batches(file: Any, size: int, *, first: int = 0, columns: Sequence[s
     """The batches of a `ParquetFile`, from a row group on, of at most `size` rows and about `BATCH_BYTES`.
 
     Each row group has a reader of its own: one reader for all keeps the bytes of the groups that were read."""
-    for number in range(first, file.num_row_groups):
-        group = file.metadata.row_group(number)
-        width = max(group.total_byte_size // max(group.num_rows, 1), 1)
-        rows = max(min(size, BATCH_BYTES // width), 1)
-        parts = _column_parts(file, group, columns)
-        if len(parts) == 1:
-            yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=columns)
-        else:
-            yield from _joined_batches(file, number, rows, parts)
+    with returning_blocks():
+        for number in range(first, file.num_row_groups):
+            group = file.metadata.row_group(number)
+            width = max(group.total_byte_size // max(group.num_rows, 1), 1)
+            rows = max(min(size, BATCH_BYTES // width), 1)
+            parts = _column_parts(file, group, columns)
+            if len(parts) == 1:
+                yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=columns)
+            else:
+                yield from _joined_batches(file, number, rows, parts)
 
 
 def _column_parts(file: Any, group: Any, columns: Sequence[str] | None) -> list[list[str]]:

@@ -69,15 +69,25 @@ class StagedRows:
         if len(names) < len(self._cursor.sql(f"SELECT * FROM {self._table}").columns):
             return update_and_insert(self._table, names, self._key, self._rows)
         # An update of all columns keeps the old and the new rows in memory; deleted rows are not copied. A key that
-        # several rows of the table have is found, and inserted, several times.
+        # several rows of the table have is found, and inserted, several times. The rows are not joined with what was
+        # found, which could have all of them in memory, unless there are such keys.
         same = " AND ".join(f"t.{quote_column(name)} = i.{quote_column(name)}" for name in self._key)
         keys = ", ".join(f"t.{quote_column(name)}" for name in self._key)
         own = ", ".join(f"i.{quote_column(name)}" for name in names)
-        return [
+        self._cursor.execute(
             f"CREATE TEMP TABLE {FOUND} AS SELECT t.rowid AS noetl_row, {keys} "
-            f"FROM {self._table} AS t JOIN {self._rows} AS i ON {same}",
+            f"FROM {self._table} AS t JOIN {self._rows} AS i ON {same}"
+        )
+        repeated = f"FROM {FOUND} AS t GROUP BY {keys} HAVING count(*) > 1"
+        insert = f"INSERT INTO {self._table} ({columns}) SELECT {own} FROM {self._rows} AS i"
+        again = (
+            [f"{insert} JOIN (SELECT {keys}, unnest(range(count(*) - 1)) {repeated}) AS t ON {same}"]
+            if self._cursor.execute(f"SELECT 1 {repeated} LIMIT 1").fetchall()
+            else []
+        )
+        return [
             f"DELETE FROM {self._table} WHERE rowid IN (SELECT noetl_row FROM {FOUND})",
-            f"INSERT INTO {self._table} ({columns}) SELECT {own} FROM {self._rows} AS i "
-            f"LEFT JOIN {FOUND} AS t ON {same}",
+            insert,
+            *again,
             f"DROP TABLE {FOUND}",
         ]

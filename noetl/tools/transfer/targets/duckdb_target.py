@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 
 from noetl.connections import duckdb as duck
-from noetl.connections.duckdb_memory import OPTIONS, set_options
+from noetl.connections.duckdb_memory import VECTOR
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import column_list, quote_column, split_name
@@ -24,6 +24,7 @@ from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets import FIXED, Target
 from noetl.tools.transfer.targets.database_file_target import DatabaseFileTarget
 from noetl.tools.transfer.targets.duckdb_checks import TableChecks
+from noetl.tools.transfer.targets.duckdb_limits import WriteLimits
 from noetl.tools.transfer.targets.duckdb_merge import StagedRows
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
@@ -41,13 +42,8 @@ GENERATED_QUERY = (
     "SELECT column_name FROM information_schema.columns WHERE table_schema = ? AND table_name = ? "
     "AND table_catalog = current_database() AND is_generated = 'ALWAYS'"
 )
-# Of DuckDB while rows are written; less costs CPU time for evicted blocks. Each column has blocks of its own.
-MEMORY_LIMIT_MB, MERGE_LIMIT_MB, COLUMN_MB = 96, 72, 0.75
-COMMIT_LIMIT_MB = 256
 # A row group is in memory until it is complete, so wide tables have smaller ones.
-ROW_GROUP, VECTOR, GROUP_VALUES = 122_880, 2048, 8_000_000
-SMALL_GROUP_LIMIT_MB, SMALL_GROUP_COLUMN_MB = 64, 0.06
-LARGE_COMMIT = 16 << 20
+ROW_GROUP, GROUP_VALUES = 122_880, 8_000_000
 
 
 def _same_keys(keys: Any) -> str:
@@ -114,9 +110,7 @@ class DuckdbTarget(DatabaseFileTarget):
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         super().__init__(call, plan, peers)
         self._numbers = NumberColumns()
-        self._written = 0  # bytes in the transaction
-        self._widest = 0.0  # bytes of a row, in the chunk with the widest ones
-        self._settings: set[str] = set()  # of the database, which the targets have changed
+        self._limits = WriteLimits()
 
     def adapt(self, table: Any) -> Any:
         """Numbers of any size as decimals that fit, or as text."""
@@ -260,26 +254,10 @@ class DuckdbTarget(DatabaseFileTarget):
         if self._root is not None:
             self._cursor = None
         elif self._cursor is not None:
-            await self._run_in_thread(self._raise_limit)
+            await self._run_in_thread(lambda: self._limits.allow_commit(self._cursor, self._owner))
             if not (self.plan.warn_on_error and self.begun):
-                await self._run_in_thread(self._commit)
+                await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
             await self._close()
-
-    def _raise_limit(self) -> None:
-        """Allow a commit more memory than a write: it holds more blocks, and some vectors of rows, at once."""
-        if "memory_limit" in self._settings:
-            needed = COMMIT_LIMIT_MB + 4 * len(self._types) * COLUMN_MB + 8 * VECTOR * self._widest / 1e6
-            self._set("memory_limit", f"{needed:.0f}MB")
-
-    def _commit(self) -> None:
-        """Commit; many rows are written to their place at once, without a copy in the log.
-
-        DuckDB does so too, but does not count the bytes of long texts, and for the log it holds 2,048 rows in memory
-        three times."""
-        if self._written > LARGE_COMMIT:
-            self._set("auto_checkpoint_skip_wal_threshold", 0)
-            self._set("checkpoint_threshold", "0B")
-        self._cursor.execute("COMMIT")
 
     async def abort(self) -> None:
         """Roll back everything except chunks with their own transaction."""
@@ -299,11 +277,11 @@ class DuckdbTarget(DatabaseFileTarget):
             return
         if self._root is not None:
             await self._root._open()
-            self._cursor = self._root._cursor
+            self._cursor, self._limits = self._root._cursor, self._root._limits
             await self._run_in_thread(self._qualify)
             return
         path = await database_file(self.call, self.plan.fields, self.plan.label)
-        self._settings = self.peers.setdefault(f"{path} settings", set())
+        self._limits = self.peers.setdefault(f"{path} limits", WriteLimits())
         # Targets in the same file share the writer lock: the first acquires it, the others open after it in turn.
         before: asyncio.Future[None] | None = self.peers.get(path)
         opened = self.peers[path] = asyncio.get_running_loop().create_future()
@@ -344,17 +322,14 @@ class DuckdbTarget(DatabaseFileTarget):
     async def _close(self) -> None:
         cursor, self._cursor = self._cursor, None
         try:
-            await self._restore_settings(cursor)
+            await asyncio.to_thread(self._limits.end, cursor, self._owner)
         finally:
             await self._stack.aclose()
 
-    def _set(self, name: str, value: Any) -> None:
-        """Change a setting of the database until the rows are written, if this version of DuckDB has it."""
-        self._settings.update(set_options(self._cursor, {name: value}))
-
-    async def _restore_settings(self, cursor: Any) -> None:
-        while self._settings:
-            await asyncio.to_thread(cursor.execute, f"RESET {self._settings.pop()}")
+    @property
+    def _owner(self) -> int:
+        """The target that has the transaction."""
+        return id(self._root or self)
 
     @property
     def _appends(self) -> bool:
@@ -398,27 +373,22 @@ class DuckdbTarget(DatabaseFileTarget):
         self._generated = [name for (name,) in cursor.execute(GENERATED_QUERY, self._place).fetchall()]
         keys = cursor.execute(UNIQUE_KEYS_QUERY, self._place).fetchall()
         self._unique = any(sorted(row[0]) == sorted(plan.key) for row in keys)
-        if keys or cursor.execute(f"SELECT 1 FROM duckdb_indexes() WHERE {_SAME_TABLE}", self._place).fetchall():
+        has_index = f"SELECT 1 FROM duckdb_indexes() WHERE {_SAME_TABLE}"
+        if keys or cursor.execute(has_index, self._place).fetchall():
+            self._limits.lift(cursor, self._owner)
             return
         if plan.mode == "upsert":
             self._staged = StagedRows(cursor, self._table, plan.key)
-        updates = plan.mode == "upsert" and len(schema) < len(self._types)
-        if self._root is None and not updates:
-            # Without a limit DuckDB caches the written rows as long as memory is available. A table with an index
-            # needs that memory, and an update of some columns too.
-            limit, column = MEMORY_LIMIT_MB if self._staged is None else MERGE_LIMIT_MB, COLUMN_MB
-            if self._small_groups:
-                limit, column = SMALL_GROUP_LIMIT_MB, SMALL_GROUP_COLUMN_MB
-            self._set("memory_limit", f"{limit + int(len(self._types) * column)}MB")
-            self._set("threads", 1 if self._small_groups else OPTIONS["threads"])
+        if self._staged is not None and self._root is None and len(schema) < len(self._types):
+            self._limits.lift(cursor, self._owner)
+        else:
+            self._limits.add_table(cursor, self._owner, len(self._types), small_groups=self._small_groups)
 
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
         table = self.writable(table, self._generated)
         columns = column_list(table.schema.names)
-        root = self._root or self
-        root._written += table.nbytes
-        root._widest = max(root._widest, table.nbytes / max(table.num_rows, 1))
+        self._limits.count(cursor, self._owner, table)
         for name, kind in self._numbers.take_widened().items() if self._created and self.contract is None else ():
             self._merge_staged()
             cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {quote_column(name)} TYPE {kind}")

@@ -83,7 +83,7 @@ class _ChildContract(ContractChecker):
 class NestedTarget(Target):
     """The root table and its child tables."""
 
-    CHUNK_BYTES = 2 << 20  # the rows are plain data, which take many times the memory
+    CHUNK_BYTES = 1 << 20  # the rows are plain data, which take many times the memory
 
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         super().__init__(call, plan._replace(schema=None), peers)
